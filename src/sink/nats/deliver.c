@@ -40,6 +40,7 @@
 
 #define MAX_TRIES	3
 #define MARGIN		5000		/* ms that a job has beyond its requests */
+#define LOOK_TIME	500			/* ms between two looks at the clock */
 
 /* What a job gets and gives. */
 typedef struct Delivery
@@ -143,7 +144,10 @@ commit_job(void *arg)
 		return false;
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-answered");
 	if (d->answer.code == 0)
+	{
 		p->seq = d->answer.seq;
+		nsink_forget_denied();
+	}
 	else if (d->answer.code == NSINK_WRONG_SEQUENCE || d->answer.code == NSINK_SEQUENCE_BUSY)
 		d->fate = nsink_look(p, d->b->position);
 	else
@@ -182,7 +186,7 @@ await_settle(NSink *p, IdemBatch *b)
 static bool
 give_up(NSink *p, IdemBatch *b, const NSinkAnswer *a)
 {
-	if (a->status >= 500)
+	if (nsink_is_out(a) || a->code == NSINK_WRONG_SEQUENCE || a->code == NSINK_SEQUENCE_BUSY)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53000", "stream \"%s\" takes no batch: %s", p->config.stream, a->text);
 	idem_intake_answer(&p->in, b);
 	idem_sink_verdict(&p->sink, b->number, IDEM_PROTO_ABORTED, "22023", a->text);
@@ -210,7 +214,7 @@ deliver_once(NSink *p, IdemBatch *b)
 		decided = idem_batch_count_decided(b);
 		if (!b->answered && (decide_denied(p, b) || idem_batch_count_decided(b) > decided))
 			continue;
-		if (tries >= MAX_TRIES || d.answer.status >= 500)
+		if (tries >= MAX_TRIES || nsink_is_out(&d.answer))
 			return give_up(p, b, &d.answer);
 	}
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-committed");
@@ -310,7 +314,7 @@ take_answer(Delivery *d, natsMsg *reply)
 	nsink_read_answer(reply, &a);
 	if (a.code == 0)
 		e->delivered = true;
-	else if (a.status >= 500)
+	else if (nsink_is_out(&a))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53000", "stream \"%s\" takes no message: %s", p->config.stream, a.text);
 	else
 		idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED,
@@ -318,22 +322,42 @@ take_answer(Delivery *d, natsMsg *reply)
 	return true;
 }
 
-/* Wait for the answers of a wave.  False: p->failure. */
+/* No answer will come to what was sent: it may be sent again. */
+static void
+forget_sent(IdemBatch *b)
+{
+	for (uint32_t i = 0; i < b->count; i++)
+		b->events[i].sent = false;
+	b->open = 0;
+}
+
+/*
+ * Wait for the answers of a wave.  A message to a subject that the server refuses to
+ * the user has none, but an error of the connection, of which the library keeps the
+ * last one only.  So the others that have no answer go again.  False: p->failure.
+ */
 static bool
 await_answers(Delivery *d, natsSubscription *sub)
 {
 	NSink	   *p = d->p;
+	int64_t		heard = idem_sink_clock();
 
 	while (d->b->open > 0)
 	{
 		natsMsg    *reply = NULL;
-		natsStatus	s = natsSubscription_NextMsg(&reply, sub, p->config.timeout);
+		natsStatus	s = natsSubscription_NextMsg(&reply, sub, LOOK_TIME);
 		bool		ok;
 
+		if (s == NATS_TIMEOUT && decide_denied(p, d->b))
+		{
+			forget_sent(d->b);
+			break;
+		}
+		if (s == NATS_TIMEOUT && idem_sink_clock() - heard < p->config.timeout)
+			continue;
 		if (s != NATS_OK)
-			return decide_denied(p, d->b) ?
-				idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501", "the server does not let the user publish to the subjects of some events") :
-				nsink_fail(p, s, "get the server's acknowledgements");
+			return nsink_fail(p, s, "get the server's acknowledgements");
+		heard = idem_sink_clock();
 		ok = take_answer(d, reply);
 		natsMsg_Destroy(reply);
 		if (!ok)

@@ -43,7 +43,7 @@ nsink_is_subject(const char *subject, size_t len)
 {
 	bool		begun = false;	/* the token has a character */
 
-	if (len == 0 || len > NSINK_MAX_SUBJECT / 2 || subject[0] == '$' || subject[0] == '_')
+	if (len == 0 || len > NSINK_MAX_SUBJECT / 2 || subject[0] == '$' || (len >= 6 && memcmp(subject, "_INBOX", 6) == 0))
 		return false;
 	for (size_t i = 0; i < len; i++)
 	{

@@ -89,6 +89,7 @@ take_record(NSink *p, natsMsg *msg, Record *r)
 static bool
 read_record(NSink *p, int64_t timeout, Record *r)
 {
+	char		subject[NSINK_MAX_SUBJECT];
 	jsOptions	options;
 	jsCtx	   *js = NULL;
 	jsErrCode	code = 0;
@@ -105,7 +106,8 @@ read_record(NSink *p, int64_t timeout, Record *r)
 	jsCtx_Destroy(js);
 	if (s == NATS_NOT_FOUND || (int) code == NO_MESSAGE)
 		return true;
-	if (s != NATS_OK && nsink_was_denied("STREAM.MSG.GET"))
+	snprintf(subject, sizeof(subject), "$JS.API.STREAM.MSG.GET.%s", p->config.stream);
+	if (s != NATS_OK && nsink_was_denied(subject))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501",
 							  "the server does not let the user read stream \"%s\"; idempotency.sink_setup(server, relay) prints what the user needs",
 							  p->config.stream);
@@ -195,8 +197,8 @@ write_start(NSink *p, int64_t timeout, bool *taken)
 		p->seq = a.seq;
 	if (a.code == 0 || a.code == NSINK_WRONG_SEQUENCE || a.code == NSINK_SEQUENCE_BUSY)
 		return true;
-	return idem_sink_fail(&p->failure, a.status >= 500 ? IDEM_PROTO_OUTAGE : IDEM_PROTO_REJECTED,
-						  a.status >= 500 ? "08006" : "55000", "could not write the position to stream \"%s\": %s", p->config.stream, a.text);
+	return idem_sink_fail(&p->failure, nsink_is_out(&a) ? IDEM_PROTO_OUTAGE : IDEM_PROTO_REJECTED,
+						  nsink_is_out(&a) ? "08006" : "55000", "could not write the position to stream \"%s\": %s", p->config.stream, a.text);
 }
 
 bool

@@ -27,7 +27,8 @@
 #include "sink/nats/sink.h"
 
 static pthread_mutex_t denied_lock = PTHREAD_MUTEX_INITIALIZER;
-static char denied[512];		/* the last refusal of a subject */
+static char denied[16384];		/* refusals of subjects, as the server words
+								 * them */
 
 /* The callback for errors that answer no request. */
 static void
@@ -40,19 +41,37 @@ on_error(natsConnection *nc, natsSubscription *sub, natsStatus err, void *closur
 	if (err != NATS_NOT_PERMITTED || natsConnection_GetLastError(nc, &text) == NATS_OK || text == NULL)
 		return;
 	pthread_mutex_lock(&denied_lock);
-	snprintf(denied, sizeof(denied), "%s", text);
+	/* what does not fit shows again with the next try */
+	if (strlen(denied) + strlen(text) < sizeof(denied))
+		strcat(denied, text);
 	pthread_mutex_unlock(&denied_lock);
 }
 
 bool
 nsink_was_denied(const char *subject)
 {
+	char		quoted[NSINK_MAX_SUBJECT + 3];
 	bool		found;
 
+	snprintf(quoted, sizeof(quoted), "\"%s\"", subject);
 	pthread_mutex_lock(&denied_lock);
-	found = denied[0] != '\0' && (subject == NULL || strstr(denied, subject) != NULL);
+	found = strstr(denied, quoted) != NULL;
 	pthread_mutex_unlock(&denied_lock);
 	return found;
+}
+
+void
+nsink_forget_denied(void)
+{
+	pthread_mutex_lock(&denied_lock);
+	denied[0] = '\0';
+	pthread_mutex_unlock(&denied_lock);
+}
+
+bool
+nsink_is_out(const NSinkAnswer *a)
+{
+	return a->status >= 500 || a->status == 408 || a->status == 429;
 }
 
 bool

@@ -194,8 +194,12 @@ extern void nsink_read_answer(natsMsg *reply, NSinkAnswer *a);
 /* Note the status of the library: outage, or rejected.  Always false. */
 extern bool nsink_fail(NSink *p, natsStatus s, const char *doing);
 
-/* Did the server refuse the subject to the user, since the last connect? */
+/* Did the server refuse the subject to the user, since the last batch that it took? */
 extern bool nsink_was_denied(const char *subject);
+extern void nsink_forget_denied(void);
+
+/* Is the server out, full or busy, so that waiting helps? */
+extern bool nsink_is_out(const NSinkAnswer *a);
 
 /* Run a job.  If it has not ended after timeout ms, the program ends. */
 extern bool nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout);

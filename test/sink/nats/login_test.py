@@ -22,7 +22,7 @@ def user(name, publish, **more):
 
 def test_login_and_rights():
     b = Broker(authorization={"users": [{"user": "admin", "password": "admin"}, user("relay", PUBLISH), user("noread", PUBLISH[:3]),
-                                        user("noinfo", PUBLISH[:2]), user("nowrite", ["T.>", *PUBLISH[2:]]), user("one", ["T.good", *PUBLISH[1:]])]})
+                                        user("noinfo", PUBLISH[:2]), user("nowrite", ["T.>", *PUBLISH[2:]]), user("one", ["T.good", "T.Ba", *PUBLISH[1:]])]})
     t = One(b, b.client(user="admin", **{"pass": "admin"}))
     login = {"user": "relay", "password": "s3cret-of-relay"}
     for options in ({}, {"user": "relay", "password": "s3cret-wrong"}, {"token": "s3cret-token"}):
@@ -37,12 +37,17 @@ def test_login_and_rights():
         f = t.refused(user=name, password="s3cret-of-" + name, timeout=2000)
         assert (f["outcome"], f["sqlstate"]) == ("rejected", "42501"), (name, f)
     w = t.start(user="one", password="s3cret-of-one")
-    batch, _ = w.events([{"key": "a", "type": "good"}, {"key": "b", "type": "bad"}])
-    assert w.outcomes(batch, 2) == ["acked", "rejected"] and w.notes[1][0] == "42501", w.notes
+    batch, _ = w.events([{"key": "a", "type": "good"}, {"key": "b", "type": "Bad"}, {"key": "c", "type": "Ba"}])
+    assert w.outcomes(batch, 3) == ["acked", "rejected", "acked"] and w.notes[1][0] == "42501", w.notes
     w.send("SETTLE", batch=batch)
     w.expect("VERDICT", batch=batch, kind=1)
     w.close()
-    assert len(t.events()) == 2
+    assert len(t.events()) == 3
+    w = t.start(user="one", password="s3cret-of-one", delivery="at_least_once", flags=codec.KEY_ORDER)
+    batch, _ = w.events([{"key": "a", "type": "Bad"}, {"key": "b", "type": "good"}, {"key": "a", "type": "good"}, {"key": "c", "type": "Bad.too"}])
+    assert w.outcomes(batch, 4) == ["rejected", "acked", "skipped", "rejected"] and w.notes[0][0] == "42501", w.notes
+    w.close()
+    assert len(t.events()) == 4
     b.remove()
 
 
