@@ -37,13 +37,16 @@ class Client:
 
     numbers = itertools.count()
 
-    def __init__(self, port, tls=None, **login):
+    def __init__(self, port, tls=None, sign=None, **login):
+        """sign: signs the server's nonce for a login by JWT."""
         self.sock = socket.create_connection(("127.0.0.1", port), PATIENCE)
         self.file = self.sock.makefile("rb")
         self.info = json.loads(self.file.readline().split(b" ", 1)[1])
         if tls is not None:
             self.sock = ssl.create_default_context(cafile=tls).wrap_socket(self.sock, server_hostname="localhost")
             self.file = self.sock.makefile("rb")
+        if sign is not None:
+            login["sig"] = sign(self.info["nonce"].encode())
         self.write("CONNECT " + json.dumps({"verbose": False, "pedantic": False, "headers": True, "no_responders": True,
                                             "lang": "test", "version": "1", **login}) + "\r\nPING\r\n")
         while (line := self.line()) != b"PONG":

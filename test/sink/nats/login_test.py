@@ -1,4 +1,12 @@
 """Logins, rights and certificates."""
+import base64
+import binascii
+import itertools
+import json
+import pathlib
+import subprocess
+import tempfile
+
 from nats.broker import Broker
 from nats.target import Target, commits, failed
 from sinklib import codec
@@ -72,3 +80,69 @@ def test_certificates():
         assert f["outcome"] == "rejected", (options, f)
     t.start(**{**good, "servers": f"127.0.0.1:{b.port}", "tls_host": "localhost"}).close()
     b.remove()
+
+
+class Key:
+    """A key of NATS' decentralised logins: Ed25519, written in base32 with a checksum."""
+
+    numbers = itertools.count()
+    PREFIXES = {"O": 14 << 3, "A": 0, "U": 20 << 3}
+
+    def __init__(self, directory, kind):
+        self.path = directory / f"key{next(self.numbers)}.pem"
+        subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", self.path], check=True)
+        self.seed = self._der("-outform", "DER")[-32:]
+        self.kind = self.PREFIXES[kind]
+        self.public = self._written(bytes([self.kind]) + self._der("-pubout", "-outform", "DER")[-32:])
+
+    def _der(self, *args):
+        return subprocess.run(["openssl", "pkey", "-in", self.path, *args], check=True, stdout=subprocess.PIPE).stdout
+
+    @staticmethod
+    def _written(data):
+        return base64.b32encode(data + binascii.crc_hqx(data, 0).to_bytes(2, "little")).decode().rstrip("=")
+
+    def secret(self):
+        return self._written(bytes([18 << 3 | self.kind >> 5, (self.kind & 31) << 3]) + self.seed)
+
+    def sign(self, data):
+        message = self.path.with_suffix(".message")
+        message.write_bytes(data)
+        return subprocess.run(["openssl", "pkeyutl", "-sign", "-rawin", "-inkey", self.path, "-in", message],
+                              check=True, stdout=subprocess.PIPE).stdout
+
+    def token(self, subject, nats):
+        def part(value):
+            return base64.urlsafe_b64encode(value if isinstance(value, bytes) else json.dumps(value).encode()).decode().rstrip("=")
+        text = part({"typ": "JWT", "alg": "ed25519-nkey"}) + "." + part(
+            {"jti": subject[:20], "iat": 1700000000, "iss": self.public, "sub": subject, "name": "test", "nats": {"version": 2, **nats}})
+        return text + "." + part(self.sign(text.encode()))
+
+
+def test_credentials():
+    """A user's JWT and seed, in a file as nsc writes it."""
+    with tempfile.TemporaryDirectory(prefix="idem-nats-keys.") as name:
+        directory = pathlib.Path(name)
+        operator, system, account, person, other = (Key(directory, kind) for kind in "OAAUU")
+        unlimited = dict.fromkeys(("subs", "conn", "leaf", "imports", "exports", "data", "payload"), -1)
+        b = Broker(operator=operator.token(operator.public, {"type": "operator"}), resolver="MEMORY", system_account=system.public, resolver_preload={
+            system.public: operator.token(system.public, {"type": "account", "limits": unlimited}),
+            account.public: operator.token(account.public, {"type": "account", "limits": {
+                **unlimited, "wildcards": True, "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}})})
+        jwt = account.token(person.public, {"type": "user", **dict.fromkeys(("subs", "data", "payload"), -1)})
+        client = b.client(jwt=jwt, sign=lambda nonce: base64.urlsafe_b64encode(person.sign(nonce)).decode().rstrip("="))
+        t = One(b, client)
+        for key, good in ((person, True), (other, False)):
+            (directory / "creds").write_text(f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
+                                             f"-----BEGIN USER NKEY SEED-----\n{key.secret()}\n------END USER NKEY SEED------\n")
+            if good:
+                w = t.start(credentials_file=directory / "creds", flags=codec.WANT_POSITION | codec.REQUIRE_PASSWORD)
+                batch, _ = w.events([{"type": "good"}])
+                commits(w, batch, 1)
+                w.close()
+            else:
+                assert t.refused(credentials_file=directory / "creds")["sqlstate"] == "28000"
+        (directory / "creds").write_text("nothing of it")
+        assert t.refused(credentials_file=directory / "creds")["outcome"] in ("rejected", "outage")
+        assert t.refused(credentials_file=directory / "none")["outcome"] == "rejected"
+        b.remove()
