@@ -55,9 +55,10 @@
  * meanwhile leaves what was done, and the next one goes on.
  *
  * LOCKING: who makes the keys has RowExclusiveLock on the sequence and then the head's page
- * lock (LockPage); who needs them meanwhile waits for the latter.  All others take no lock on
- * the sequence.  Content locks: the head's before those of the pages; of pages the one that is
- * split before the new one.  No content lock is held while a heap page is looked at.
+ * lock (LockPage); who needs them meanwhile waits for the latter.  Who cuts them has
+ * AccessExclusiveLock, if it is free.  All others take no lock on the sequence.  Content
+ * locks: the head's before those of the pages; of pages the one that is split before the new
+ * one.  No content lock is held while a heap page is looked at.
  *
  * MEMORY: what a session remembers of the eight heads; who makes the keys has the rows of
  * a block.
@@ -605,8 +606,14 @@ bool
 idem_keys_forget(int number)
 {
 	Relation	rel = RelationIdGetRelation(idem_relref_oid(&idem_store_keys[number]));
-	bool		locked = RelationIsValid(rel) && ConditionalLockRelation(rel, RowExclusiveLock);
+	bool		locked;
 
+	/*
+	 * The lock keeps out whoever reads the sequence by its name.  A reader could load a
+	 * page again between its leaving the buffers and the cut of the file; the next who
+	 * extends the file would find that page where a new one has to be, until a restart.
+	 */
+	locked = RelationIsValid(rel) && ConditionalLockRelation(rel, AccessExclusiveLock);
 	if (!locked)
 	{
 		if (RelationIsValid(rel))

@@ -42,6 +42,7 @@
 #include "shared/uptime.h"
 #include "shared/worker.h"
 #include "store/keys.h"
+#include "store/keys_head.h"
 #include "store/pack.h"
 #include "store/plan.h"
 #include "store/retention.h"
@@ -328,6 +329,8 @@ segment_holder(const IdemSurvey *survey, int number, FullTransactionId horizon)
 		holder = snapshot_holder(idem_survey_last_packer(survey), horizon);
 		if (holder == NULL)
 			holder = idem_holder(oid, AccessExclusiveLock, "reader");
+		if (holder == NULL)
+			holder = idem_holder(idem_relref_oid(&idem_store_keys[number]), AccessExclusiveLock, "reader");
 	}
 	return holder != NULL ? holder : packer_missing();
 }

@@ -80,5 +80,22 @@ while_held(
 		is($reader->query_safe("SELECT did('new')"), 'duplicate', 'is not new for a session that was not told');
 	});
 $reader->quit;
+
+# The file of the keys is not cut while somebody may read it by its name
+$node->safe_psql('postgres', "ALTER DATABASE postgres SET idempotency.claim_segment_size = '64kB'");
+my $by_name = $node->background_psql('postgres', on_error_stop => 1);
+$by_name->query_safe('BEGIN');
+$by_name->query_safe("SELECT last_value FROM idempotency_data.store_keys_$_") for 0 .. 7;
+my $cut = q{SELECT count(*) FROM idempotency.stat_claim_segments WHERE kind = 'segment' AND state = 'packed'};
+$node->adjust_conf('postgresql.conf', 'idempotency.store_maintenance', 'on');
+$node->reload;
+sql('SELECT count(did(gen_random_uuid()::text)) FROM generate_series(1, 2000)');
+sql('SELECT idempotency.claims_maintain()');
+IdemTest::wait_for($node, "SELECT idempotency.claims_maintain() IS NOT NULL AND ($cut AND held_by = 'reader') > 0");
+is(sql("SELECT did('used')"), 'duplicate', 'claims go on');
+$by_name->query_safe('COMMIT');
+$by_name->quit;
+IdemTest::wait_for($node, "SELECT idempotency.claims_maintain() IS NOT NULL AND ($cut) = 0");
+is(sql("SELECT did('used')"), 'duplicate', 'and do so when it is cut');
 $node->stop;
 done_testing();

@@ -133,7 +133,7 @@ wait_passed('stores');
 my $log = q{(SELECT * FROM idempotency_data.relay_log_0 UNION ALL SELECT * FROM idempotency_data.relay_log_1) l};
 my $of = q{relay_id = (SELECT relay_id FROM idempotency_data.relays WHERE relay = 'stores')};
 
-is($node->safe_psql('postgres', "SELECT kind, named = (SELECT max(id) FROM $log WHERE $of AND kind = 's'), k > 0 FROM $log WHERE $of ORDER BY id DESC LIMIT 1"),
+is($node->safe_psql('postgres', "SELECT kind, acked_row = (SELECT max(id) FROM $log WHERE $of AND kind = 's'), acked_k > 0 FROM $log WHERE $of ORDER BY id DESC LIMIT 1"),
 	'p|t|t', 'what was passed while it rested names what the sink has stored');
 enqueue('stores', 'Next');
 wait_came('stores', 'Next');
