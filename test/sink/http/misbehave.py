@@ -97,7 +97,10 @@ def closed_under(first=1):
     return answer
 
 
-# What a client must not take for a delivery: name -> answer.
+# What a client must not take for a delivery: name -> answer.  libcurl alone takes some of it
+# for one: the end of the connection is the end of the headers to it.
+TAKEN_BY_CURL = {"closes in the headers", "closes behind the status line", "closes behind the length",
+                 "a header begins with a bare CR", "closes in the headers behind an interim answer"}
 BROKEN = {
     "hangs": raw(end="hang"),
     "hangs in the status line": raw(b"HTTP/1.1 20", end="hang"),
@@ -107,7 +110,6 @@ BROKEN = {
     "closes": raw(end="close"),
     "closes in the status line": raw(b"HTTP/1.1 20", end="close"),
     "resets": raw(end="reset"),
-    # libcurl takes the end of the connection for the end of the headers
     "closes in the headers": raw(b"HTTP/1.1 200 OK\r\nContent-Le", end="close"),
     "closes behind the status line": raw(b"HTTP/1.1 200 OK\r\n", end="close"),
     "closes behind the length": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n", end="close"),

@@ -74,7 +74,7 @@ func (r *receiver) status(req *http.Request) int {
 		return http.StatusUnauthorized // not from us: the relay makes it a dead letter
 	}
 	var o order
-	if err := json.Unmarshal(body, &o); err != nil {
+	if err := json.Unmarshal(body, &o); err != nil || o.Order == "" {
 		return http.StatusUnprocessableEntity
 	}
 	status, err := r.handle(req.Context(), req.Header.Get("webhook-id"), o)
