@@ -1,0 +1,112 @@
+/*-------------------------------------------------------------------------
+ *
+ * blame.h
+ *		Whose fault a refusal is: the event's, or the target's.
+ *
+ * A state machine that knows only numbers, and hashes of keys.  A relay reports
+ * each verdict on an event, and learns whether the refusal counts against the
+ * event, whether the target is down, and how many events it may have in flight.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/relay/blame.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_RELAY_BLAME_H
+#define IDEM_RELAY_BLAME_H
+
+/* Different keys whose refusals open the breaker, and refusals in a row. */
+#define IDEM_BLAME_KEYS 3
+#define IDEM_BLAME_ROW 8
+
+/* The pause before a probe of a target that is down, in ms. */
+#define IDEM_BLAME_MIN_PAUSE_MS 100
+#define IDEM_BLAME_MAX_PAUSE_MS 30000
+
+#define IDEM_BLAME_MARKS 64
+
+/* One lane per relay, as long as sinks do not name an event's destination. */
+#define IDEM_BLAME_LANES 1
+
+/* What the target, or the program, says of an event. */
+typedef enum IdemBlameKind
+{
+	IDEM_BLAME_NOTHING,			/* nobody's word on the event: no answer, a
+								 * claim of somebody else, a cancelled query */
+	IDEM_BLAME_ACCEPTED,
+	IDEM_BLAME_REJECTED,		/* a definite no: HTTP 4xx, a constraint, an
+								 * error of a handler */
+	IDEM_BLAME_RETRY,			/* not now: HTTP 503, a timeout, a lock */
+	IDEM_BLAME_ASKED,			/* the target asks to wait: no refusal */
+	IDEM_BLAME_FOUND,			/* the program ended with this event alone in
+								 * flight */
+	IDEM_BLAME_IMPOSSIBLE		/* found before the event was sent: it can
+								 * never be */
+} IdemBlameKind;
+
+typedef struct IdemBlameVerdict
+{
+	IdemBlameKind kind;
+	int			lane;
+	uint64		key;			/* hash of the event's key */
+	bool		first;			/* the event was never refused before */
+	int			keys;			/* different keys of the events that could be
+								 * sent now, this event's included; as many as
+								 * IDEM_BLAME_KEYS if that is not known */
+} IdemBlameVerdict;
+
+/* The newest verdict of one kind, and the newest on another key than that one's. */
+typedef struct IdemBlameTrace
+{
+	uint64		key;
+	int64		newest;			/* its number; 0: there is none */
+	int64		other;			/* number of the newest of another key; 0:
+								 * none */
+} IdemBlameTrace;
+
+/* A destination that fails by itself: a queue, a path, or all of a relay's target. */
+typedef struct IdemBlameLane
+{
+	IdemBlameTrace accepted;
+	IdemBlameTrace refused;
+	int			row;			/* refusals since the last acceptance */
+	int			nkeys;			/* different keys of these, as far as counted */
+	uint64		keys[IDEM_BLAME_KEYS];
+	bool		open;			/* the target is down */
+	bool		asked;			/* the target asked to wait */
+	int			probes;			/* verdicts since then */
+	int			window;			/* most events in flight; 0: no limit */
+} IdemBlameLane;
+
+/* All zero at first. */
+typedef struct IdemBlame
+{
+	int64		verdicts;		/* numbers the verdicts */
+	bool		answered;		/* something has answered since the last find */
+	IdemBlameLane lanes[IDEM_BLAME_LANES];
+	int64		marks[IDEM_BLAME_MARKS];	/* by key: number of the last
+											 * refusal; 0: none is known */
+} IdemBlame;
+
+/* Take a verdict.  Does it count against the event? */
+extern bool idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *verdict);
+
+/* A new program is ready: an answer, too. */
+extern void idem_blame_answered(IdemBlame *blame);
+
+/*
+ * Is the lane held: is one event sent at a time, each after a pause?  ..._spares: events
+ * of keys that were not refused go on, without the pause.
+ */
+extern bool idem_blame_holds(const IdemBlame *blame, int lane);
+extern bool idem_blame_spares(const IdemBlame *blame, int lane);
+
+/* How many events the lane may have in flight, at most "most". */
+extern int	idem_blame_limit(const IdemBlame *blame, int lane, int most);
+
+/* The pause before the next probe of a held lane, without jitter. */
+extern int	idem_blame_pause_ms(int probes);
+
+#endif							/* IDEM_RELAY_BLAME_H */

@@ -1,0 +1,327 @@
+/*
+ * blame.pml
+ *		Whose fault a refusal is: evidence, rows of refusals, the breaker and its probes.
+ *
+ * Models src/relay/blame.c, and the choice of what is sent in src/relay/stream/send.c.
+ * A relay sends one event at a time; a target accepts or refuses it; each verdict is one
+ * step.  Numbers of verdicts are made small after each verdict: only their order
+ * counts.
+ *
+ * Bounds: N keys, each with EACH events, one after the other; the event of key 0 is bad:
+ * it is refused whether the target is up or not, for ever.  The target is down OUTAGES
+ * times.  With CRASHES the server crashes once, and the relay forgets.  ROW and KEYS are
+ * smaller than in the code.
+ *
+ * Abstracted:
+ *	- Time: an event that was refused is due again when no other event is due, and a
+ *	  probe may come at any moment.
+ *	- A refusal is a definite no, or not, by chance.
+ *	- Marks do not share places: sharing makes a mark only newer (sql/relay_blame.sql).
+ *	- No finds, no events that are impossible, nobody who asks to wait.
+ *
+ * Properties: the assertions called must(), and that the other events pass.
+ */
+/* BOUNDS outages: three keys, two outages */
+/* BOUNDS crash: three keys, an outage, a crash */
+/* MUTANT own_key: an acceptance of the event's own key is evidence */
+/* MUTANT other_forgotten: only the newest acceptance is kept */
+/* MUTANT mark_at_count: only a counted refusal is marked */
+/* MUTANT first_by_mark: a first refusal is judged by the last one of its key */
+/* MUTANT first_counts: a first refusal counts */
+/* MUTANT alone_unasked: a definite no counts whatever else there is */
+/* MUTANT alone_retry: a refusal for now counts for an event that is alone */
+/* MUTANT row_goes_on: an acceptance does not end a row of refusals */
+/* MUTANT same_key_probed: the oldest event is probed, again and again */
+/* MUTANT never_opens: the breaker stays closed */
+/* REACH opened: the breaker is open */
+/* REACH closed: the breaker was closed by an acceptance */
+/* REACH counted_twice: two refusals of the bad event count */
+/* REACH alone: the bad event is all that is left, and counts */
+/* REACH first: a first refusal counts */
+/* REACH remembered in crash: a refusal counts after the crash */
+
+#if defined(BOUNDS_crash)
+#define OUTAGES 1
+#define CRASHES 1
+#else
+#define OUTAGES 2
+#define CRASHES 0
+#endif
+#define N 3
+#define EACH 2
+#define ROW 3
+#define KEYS 2
+
+/* The lane of IdemBlame. */
+byte acc_key, acc_newest, acc_other;
+byte ref_key, ref_newest, ref_other;
+byte mark[N];
+byte verdicts;
+byte row, keys;					/* keys: bits */
+bool open;
+
+/* Events: how many of a key are done, and whether the next one is not due. */
+byte ended[N];
+bool resting[N];
+byte last = N;					/* the key that was probed last */
+
+bool down;
+bool crashed;
+
+/* What really happened. */
+bool refused[N];				/* the key's event was refused before */
+bool known[N];					/* since the crash */
+bool passed[N];					/* another key's event was accepted since then */
+byte others[N];					/* the last verdict on another key: 0 none, 1 refusal, 2 acceptance */
+byte othersknown[N];			/* the same, since the crash */
+byte burnt[N];					/* refusals that counted since the last acceptance */
+byte truerow, truekeys;
+byte counts;					/* refusals of the bad event that counted */
+bool was_closed, was_first, was_alone, was_remembered;
+
+bool counts_without_evidence, evidence_ignored, blamed_twice, opened_early, not_opened;
+#define must(name, condition) if :: !(condition) -> name = true; assert(!name) :: else fi
+
+#define LEFT(k) (k == 0 || ended[k] < EACH)
+#define ALONE(k) (k == 0 && ended[1] == EACH && ended[2] == EACH)
+#define BIT(k) (1 << (k))
+#define FEW(bits) ((bits) == 0 || (bits) == 1 || (bits) == 2 || (bits) == 4)
+
+#ifdef MUTANT_own_key
+#define OTHERS(which, k) which##_newest
+#else
+#define OTHERS(which, k) (which##_key == k -> which##_other : which##_newest)
+#endif
+#define REFOTHERS(k) (ref_key == k -> ref_other : ref_newest)
+
+/* Numbers that nobody has are left out. */
+inline squeeze()
+{
+	x = 1;
+	do
+	:: x > verdicts -> break
+	:: x <= verdicts && (acc_newest == x || acc_other == x || ref_newest == x || ref_other == x ||
+		mark[0] == x || mark[1] == x || mark[2] == x) -> x++
+	:: else ->
+		if :: acc_newest > x -> acc_newest-- :: else fi;
+		if :: acc_other > x -> acc_other-- :: else fi;
+		if :: ref_newest > x -> ref_newest-- :: else fi;
+		if :: ref_other > x -> ref_other-- :: else fi;
+		if :: mark[0] > x -> mark[0]-- :: else fi;
+		if :: mark[1] > x -> mark[1]-- :: else fi;
+		if :: mark[2] > x -> mark[2]-- :: else fi;
+		verdicts--
+	od;
+	x = 0
+}
+
+inline for_others(k, verdict)
+{
+	x = 0;
+	do
+	:: x == N -> break
+	:: x < N ->
+		if
+		:: x != k ->
+			others[x] = verdict;
+			othersknown[x] = verdict;
+			if :: verdict == 2 -> passed[x] = true :: else fi
+		:: else
+		fi;
+		burnt[x] = (verdict == 2 -> 0 : burnt[x]);
+		x++
+	od;
+	x = 0
+}
+
+/* accept() */
+inline accept(k)
+{
+	verdicts++;
+#ifdef MUTANT_other_forgotten
+	acc_other = 0;
+#else
+	if :: acc_newest != 0 && acc_key != k -> acc_other = acc_newest :: else fi;
+#endif
+	acc_key = k;
+	acc_newest = verdicts;
+	was_closed = was_closed || open;
+	open = false;
+#ifndef MUTANT_row_goes_on
+	row = 0;
+	keys = 0;
+#endif
+	truerow = 0;
+	truekeys = 0;
+	for_others(k, 2);
+	ended[k]++;
+	refused[k] = false;
+	known[k] = false;
+	passed[k] = false;
+	resting[k] = false;
+	last = N;
+	squeeze()
+}
+
+/* has_evidence() and refuse() */
+inline refuse(k, rejected)
+{
+	alone = ALONE(k);
+#ifdef MUTANT_first_by_mark
+	evidence = mark[k] != 0 && OTHERS(acc, k) > mark[k];
+#else
+	if
+#ifdef MUTANT_first_counts
+	:: !refused[k] -> evidence = true
+#else
+	:: !refused[k] -> evidence = OTHERS(acc, k) > REFOTHERS(k)
+#endif
+	:: refused[k] -> evidence = mark[k] != 0 && OTHERS(acc, k) > mark[k]
+	fi;
+#endif
+#if defined(MUTANT_alone_unasked)
+	counted = evidence || rejected;
+#elif defined(MUTANT_alone_retry)
+	counted = evidence || alone;
+#else
+	counted = evidence || (rejected && alone);
+#endif
+
+	/* what the words of the rules say */
+	truth = (refused[k] -> passed[k] : others[k] == 2);
+	must(counts_without_evidence, !counted || truth || (rejected && alone));
+	must(evidence_ignored, counted || !(refused[k] -> passed[k] && known[k] : othersknown[k] == 2));
+	burnt[k] = (counted && !(rejected && alone) -> burnt[k] + 1 : burnt[k]);
+	must(blamed_twice, burnt[k] <= 1);
+	was_first = was_first || (counted && !refused[k]);
+	was_alone = was_alone || (counted && alone && !truth);
+	was_remembered = was_remembered || (counted && crashed && refused[k]);
+	counts = (counted && k == 0 && counts < 2 -> counts + 1 : counts);
+
+	verdicts++;
+	if :: ref_newest != 0 && ref_key != k -> ref_other = ref_newest :: else fi;
+	ref_key = k;
+	ref_newest = verdicts;
+#ifdef MUTANT_mark_at_count
+	if :: counted || mark[k] == 0 -> mark[k] = verdicts :: else fi;
+#else
+	mark[k] = verdicts;
+#endif
+	row = (row < ROW -> row + 1 : row);
+	keys = keys | BIT(k);
+	truerow = (truerow < ROW -> truerow + 1 : truerow);
+	truekeys = truekeys | BIT(k);
+#ifndef MUTANT_never_opens
+	if
+	:: row == ROW && (alone || !FEW(keys)) -> open = true
+	:: else
+	fi;
+#endif
+	must(opened_early, !open || truerow == ROW || crashed);
+	must(not_opened, open || crashed || !(truerow == ROW && (alone || !FEW(truekeys))));
+	for_others(k, 1);
+	refused[k] = true;
+	known[k] = true;
+	passed[k] = false;
+	resting[k] = true;
+	last = k;
+	squeeze()
+}
+
+/* Does the relay send the key's event now? */
+#define DUE(k) (LEFT(k) && !resting[k])
+#define ANY_DUE (DUE(0) || DUE(1) || DUE(2))
+#define ANOTHER(k) ((k != 0 && LEFT(0)) || (k != 1 && LEFT(1)) || (k != 2 && LEFT(2)))
+#ifdef MUTANT_same_key_probed
+#define PROBED(k) (k == 0)
+#else
+#define PROBED(k) (LEFT(k) && (k != last || !ANOTHER(k)))
+#endif
+#define FRESH(k) (FEW(keys) && DUE(k) && !refused[k])
+#define SENT(k) (open -> (FRESH(k) || PROBED(k)) : DUE(k))
+
+active proctype relay()
+{
+	byte k, x;
+	bool alone, evidence, counted, truth;
+
+	do
+	:: atomic {
+		if
+		:: SENT(0) -> k = 0
+		:: SENT(1) -> k = 1
+		:: SENT(2) -> k = 2
+		:: !open && !ANY_DUE -> k = N
+		fi;
+		if
+		:: k == N -> d_step { resting[0] = false; resting[1] = false; resting[2] = false }
+		:: k < N && k > 0 && !down -> d_step { accept(k) }
+		:: k < N && (k == 0 || down) ->
+			if
+			:: d_step { refuse(k, true) }
+			:: d_step { refuse(k, false) }
+			fi
+		fi;
+		k = 0;
+		alone = false;
+		evidence = false;
+		counted = false;
+		truth = false
+	}
+	od
+}
+
+active proctype target()
+{
+	byte left = OUTAGES;
+
+	do
+	:: left > 0 -> down = true; left--; down = false
+	:: left > 0 -> left = 0
+	:: left == 0 -> break
+	od
+}
+
+/* A crash of the server forgets what is in memory. */
+active proctype server()
+{
+#if CRASHES
+	if
+	:: d_step {
+		crashed = true;
+		acc_key = 0; acc_newest = 0; acc_other = 0;
+		ref_key = 0; ref_newest = 0; ref_other = 0;
+		mark[0] = 0; mark[1] = 0; mark[2] = 0;
+		verdicts = 0; row = 0; keys = 0; open = false; last = N;
+		known[0] = false; known[1] = false; known[2] = false;
+		othersknown[0] = 0; othersknown[1] = 0; othersknown[2] = 0;
+		others[0] = 0; others[1] = 0; others[2] = 0
+	}
+	:: true
+	fi
+#endif
+	true
+}
+
+#ifdef REACH_opened
+#define REACHED open
+#elif defined(REACH_closed)
+#define REACHED was_closed
+#elif defined(REACH_counted_twice)
+#define REACHED (counts == 2)
+#elif defined(REACH_alone)
+#define REACHED was_alone
+#elif defined(REACH_first)
+#define REACHED was_first
+#elif defined(REACH_remembered)
+#define REACHED was_remembered
+#endif
+#ifdef REACHED
+active proctype reach()
+{
+	atomic { REACHED -> assert(false) }
+}
+#endif
+
+/* One bad event, and outages that end, do not stop the others. */
+ltl others_pass { <> (ended[1] == EACH && ended[2] == EACH) }
