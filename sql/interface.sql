@@ -74,7 +74,7 @@ SELECT $$outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', event_ids => '{NULL
 INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES (1, $$relay_create('new', 'nul'$$), (2, $$relay_alter('r', batch_events => 7$$)) AS c (m, c),
 	(VALUES (1, 'event_types', $$'{t}'$$), (2, 'event_types', $$'{}'$$), (3, 'filter', $$'true'$$), (4, 'filter', $$''$$),
-	 (5, 'retry_for', $$'3 days'$$), (6, 'retry_for', $$'0'$$), (7, 'max_rate', '0.5'), (8, 'max_key_rate', '0'),
+	 (7, 'max_rate', '0.5'), (8, 'max_key_rate', '0'),
 	 (9, 'max_in_flight', '1')) AS a (n, a, v) ORDER BY m, n;
 INSERT INTO later (call, argument, value)
 SELECT c, a, v FROM (VALUES (1, $$relay_create('new'$$, 'server', 'NULL'), (2, $$relay_replay('r', since => now()$$, 'until', 'now()'),
@@ -94,7 +94,7 @@ SELECT idempotency.claim_event('x', valid_until => NULL), idempotency.complete_e
 SELECT idempotency.outbox_enqueue('a', 'i', 't', '1', dedup_id => NULL, dedup_window => NULL, deliver_at => NULL, expires_at => NULL) IS NOT NULL AS one;
 SELECT idempotency.outbox_enqueue_bytes('a', 'i', 't', '\x00', dedup_id => NULL, dedup_window => NULL, deliver_at => NULL, expires_at => NULL) IS NOT NULL AS bytes;
 SELECT count(*) FROM idempotency.outbox_enqueue_many('a', '{i,j}', '{t,t}', '{1,2}', NULL, NULL, NULL, NULL, NULL, NULL);
-SELECT idempotency.relay_create('new', 'nul', event_types => NULL, filter => NULL, retry_for => NULL, max_rate => NULL, max_key_rate => NULL, max_in_flight => NULL);
+SELECT idempotency.relay_create('new', 'nul', event_types => NULL, filter => NULL, max_rate => NULL, max_key_rate => NULL, max_in_flight => NULL);
 SELECT idempotency.relay_alter('new', server => NULL, event_types => NULL, filter => NULL, retry_for => NULL, max_rate => NULL, max_key_rate => NULL, max_in_flight => NULL);
 SELECT * FROM idempotency.relay_replay('new', since => now(), until => NULL, event_id => NULL, aggregate_types => NULL, aggregate_ids => NULL, event_types => NULL, preview => false);
 SELECT idempotency.relay_redrive('new', event_ids => NULL, event_types => NULL, sqlstate => NULL, since => NULL, until => NULL, max_rate => NULL);

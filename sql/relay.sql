@@ -27,6 +27,7 @@ SELECT replace(pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)),
 	(''''', ''nul'''), ('repeat(''r'', 256), ''nul'''),
 	('''r'', ''nul'', start_at => NULL'), ('''r'', ''nul'', ordering => NULL'), ('''r'', ''nul'', on_dead => NULL'),
 	('''r'', ''nul'', max_attempts => NULL'), ('''r'', ''nul'', max_attempts => -1'),
+	('''r'', ''nul'', retry_for => NULL'), ('''r'', ''nul'', retry_for => ''-1 s'''), ('''r'', ''nul'', retry_for => ''101 years'''),
 	('''r'', ''nul'', min_backoff => ''0'''), ('''r'', ''nul'', max_backoff => ''2 days'''),
 	('''r'', ''nul'', min_backoff => ''-1 year 361 days'''), ('''r'', ''nul'', max_backoff => ''1 month -28 days'''),
 	('''r'', ''nul'', batch_events => 0'), ('''r'', ''nul'', batch_events => 10001'),
@@ -42,6 +43,7 @@ SELECT pg_temp.try(format('SELECT idempotency.%s(%L)', f, r)) FROM
 	unnest('{nothing,NULL}'::text[]) r;
 SELECT pg_temp.try(s) FROM (VALUES
 	('SELECT idempotency.relay_alter(''r'', max_attempts => 1000001)'),
+	('SELECT idempotency.relay_alter(''r'', retry_for => ''1 us'')'),
 	('SELECT idempotency.relay_alter(''r'', min_backoff => ''1 us'')'),
 	('SELECT idempotency.relay_alter(''r'', max_backoff => ''1 month -31 days'')'),
 	('SELECT idempotency.relay_alter(''r'', batch_events => 0)'),
@@ -80,8 +82,8 @@ SELECT idempotency.relay_alter('r', max_lag_size => '2MB', min_backoff => '1 s',
 SELECT max_lag_size, min_backoff, max_backoff FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', max_lag_size => '0 kB', max_attempts => 0, min_backoff => '0', max_backoff => '1 day -24 hours');
 SELECT max_lag_size, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
-SELECT idempotency.relay_alter('r', batch_events => 2000);
-SELECT max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
+SELECT retry_for, idempotency.relay_alter('r', retry_for => '1 month -30 days'), idempotency.relay_alter('r', batch_events => 2000) FROM idempotency_data.relays;
+SELECT retry_for, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays;
 SELECT idempotency.relay_create('unlimited', 'nul', max_lag_size => 'none', aggregate_types => '{}'),
 	idempotency.relay_create('unlimited too', 'nul', max_lag_size => '0', max_attempts => 0, min_backoff => NULL, max_backoff => NULL);
 SELECT max_lag_size, max_attempts, min_backoff, max_backoff FROM idempotency_data.relays WHERE relay ~ 'unlimited' ORDER BY relay;

@@ -138,11 +138,11 @@ SELECT o, pg_temp.attempt(format('CREATE USER MAPPING FOR CURRENT_USER SERVER re
 	('secret'), (' '), ('whsec_' || repeat('A', 28)), ('whsec_' || repeat('A', 33)), ('whsec_' || repeat('A', 31) || '-'), ('whsec_' || repeat('A', 88)),
 	('whsec_' || repeat('A', 32)), ('whsec_' || repeat('A', 86) || '== whsec_' || repeat('A', 32) || ' ')) AS a (o);
 SELECT a, pg_temp.attempt('SELECT idempotency.relay_create(''r'', ''regress_http'', ' || a || ')') FROM (VALUES
-	($$min_backoff => '2 s', max_backoff => '1 s'$$), ($$min_backoff => '61 s'$$), ($$max_backoff => '50 ms'$$)) AS b (a);
+	($$min_backoff => '2 s', max_backoff => '1 s'$$), ($$min_backoff => '61 min'$$), ($$max_backoff => '50 ms'$$)) AS b (a);
 BEGIN;
 SELECT idempotency.relay_create('r', 'regress_http', min_backoff => '1 s', max_backoff => '1 s');
 SELECT a, pg_temp.attempt('SELECT idempotency.relay_alter(''r'', ' || a || ')') FROM (VALUES
-	($$min_backoff => '2 s'$$), ($$max_backoff => '900 ms'$$), ($$max_backoff => '0', min_backoff => '61 s'$$), ($$min_backoff => '0'$$)) AS b (a);
+	($$min_backoff => '2 s'$$), ($$max_backoff => '900 ms'$$), ($$max_backoff => '0', min_backoff => '61 min'$$), ($$min_backoff => '0'$$)) AS b (a);
 ROLLBACK;
 -- What is known of a target at once is said at once: what cannot work is refused, and nothing is left of the call.
 CREATE SCHEMA regress_known;

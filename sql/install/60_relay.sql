@@ -39,6 +39,7 @@ CREATE TABLE idempotency_data.relays (
     aggregate_types text[] COLLATE "C",
     ordering @extschema@.relay_ordering NOT NULL,
     on_dead @extschema@.relay_on_dead NOT NULL,
+    retry_for interval NOT NULL,
     max_attempts int NOT NULL,
     min_backoff interval,
     max_backoff interval,
@@ -48,6 +49,7 @@ CREATE TABLE idempotency_data.relays (
     CONSTRAINT sound CHECK (
         relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
         AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1
+        AND extract(epoch FROM retry_for) * 1000 BETWEEN 0 AND 3155760000000
         AND max_attempts BETWEEN 0 AND 1000000
         AND extract(epoch FROM min_backoff) * 1000 BETWEEN 1 AND 86400000
         AND extract(epoch FROM max_backoff) * 1000 BETWEEN 1 AND 86400000
@@ -61,6 +63,8 @@ COMMENT ON COLUMN idempotency_data.relays.owner IS
     'Name of the foreign table''s owner at the last look. If a restore left the table to another role, the relay does not run.';
 COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
     'OID of the role "owner" in the cluster that "identity" names.';
+COMMENT ON COLUMN idempotency_data.relays.retry_for IS
+    '0: no limit.';
 COMMENT ON COLUMN idempotency_data.relays.max_attempts IS
     '0: no limit.';
 COMMENT ON COLUMN idempotency_data.relays.min_backoff IS
@@ -156,6 +160,7 @@ CREATE TABLE idempotency_data.relay_parked (
     crashes int NOT NULL DEFAULT 0,
     deferrals int NOT NULL DEFAULT 0,
     relay_created_at timestamptz,
+    tried_for interval NOT NULL DEFAULT '0',
     UNIQUE (relay_id, event_id),
     CONSTRAINT sound CHECK (
         attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND seq > 0 AND isfinite(enqueued_at)
@@ -172,9 +177,11 @@ COMMENT ON COLUMN idempotency_data.relay_parked.batch_row IS
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
     'The start of the sink program that the repetition was sent to.';
 COMMENT ON COLUMN idempotency_data.relay_parked.crashes IS
-    'Number of attempts at which the handler took the server down. After one, the event is tried alone, with a note in relay_attempts; after two, it is dead.';
+    'Number of attempts at which the event took the server down, or ended its program alone. After one, the event is tried alone, to a function with a note in relay_attempts; it is dead after two that took the server down, and after three that ended its program.';
 COMMENT ON COLUMN idempotency_data.relay_parked.deferrals IS
-    'Number of failures in a row that use up no attempt, such as deadlocks; the wait before the next try grows with it.';
+    'Number of failures in a row that do not count, such as deadlocks, or refusals by a target that refuses all; the wait before the next try grows with it.';
+COMMENT ON COLUMN idempotency_data.relay_parked.tried_for IS
+    'For how long the event has been tried: the times between refusals that count and those before them. The event is dead when that reaches retry_for.';
 COMMENT ON COLUMN idempotency_data.relay_parked.relay_created_at IS
     'When the relay was created. It tells the relay from one of another database with the same id, after a restore.';
 -- A worker finds a row by parked_id, and knows which row is next.  So no column that
@@ -246,7 +253,7 @@ CREATE FUNCTION @extschema@.relay_create(
     start_at @extschema@.relay_start DEFAULT 'earliest',
     ordering @extschema@.relay_ordering DEFAULT 'key',
     on_dead @extschema@.relay_on_dead DEFAULT 'skip',
-    retry_for interval DEFAULT NULL, max_attempts int DEFAULT 10,
+    retry_for interval DEFAULT '3 days', max_attempts int DEFAULT 0,
     min_backoff interval DEFAULT NULL, max_backoff interval DEFAULT NULL,
     batch_events int DEFAULT 1000, batch_size text DEFAULT '1MB', max_lag_size text DEFAULT NULL,
     max_rate numeric DEFAULT NULL, max_key_rate numeric DEFAULT NULL,

@@ -23,7 +23,9 @@
  *    That counts if something has answered since the find before.
  * 6. Impossible: counts, and says nothing of the target.
  * 7. Lanes.  Evidence and breaker belong to a lane.
- * 8. Asked to wait: no refusal.  The lane is held like that of an open breaker.
+ * 8. Asked to wait: ASKED is no refusal, and the lane is held like that of an open
+ *    breaker.  A RETRY that names a time never counts; it may concern its event alone, so it
+ *    holds the lane only as others like it do.
  * 9. What the errors of a handler are, function/handler.c says.
  *
  * INVARIANT: while nothing is accepted, no refusal counts but by rules 3, 5 and
@@ -157,7 +159,8 @@ idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *v)
 			break;
 		case IDEM_BLAME_REJECTED:
 		case IDEM_BLAME_RETRY:
-			counts = has_evidence(blame, v) || (v->kind == IDEM_BLAME_REJECTED && v->keys == 1);
+			counts = (has_evidence(blame, v) && !v->names_time) ||
+				(v->kind == IDEM_BLAME_REJECTED && v->keys == 1);
 			refuse(blame, v);
 			blame->answered = true;
 			break;

@@ -52,6 +52,7 @@ typedef struct IdemBlameVerdict
 	int			lane;
 	uint64		key;			/* hash of the event's key */
 	bool		first;			/* the event was never refused before */
+	bool		names_time;		/* RETRY: the target says when to try again */
 	int			keys;			/* different keys of the events that could be
 								 * sent now, this event's included; as many as
 								 * IDEM_BLAME_KEYS if that is not known */

@@ -58,6 +58,7 @@
 #include "compat.h"
 #include "outbox/outbox.h"
 #include "relay/anchor.h"
+#include "relay/blame.h"
 #include "relay/config.h"
 #include "relay/kind.h"
 #include "shared/spi.h"
@@ -422,15 +423,57 @@ idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event)
 	return false;
 }
 
+int
+idem_relay_min_backoff_ms(const IdemRelayConfig *config)
+{
+	if (config->min_backoff_ms != 0)
+		return config->min_backoff_ms;
+	return idem_relay_is_function(config) ? IDEM_FUNCTION_MIN_BACKOFF_MS : IDEM_PROGRAM_MIN_BACKOFF_MS;
+}
+
+int
+idem_relay_max_backoff_ms(const IdemRelayConfig *config)
+{
+	if (config->max_backoff_ms != 0)
+		return config->max_backoff_ms;
+	return idem_relay_is_function(config) ? IDEM_FUNCTION_MAX_BACKOFF_MS : IDEM_PROGRAM_MAX_BACKOFF_MS;
+}
+
+/* Take a random part of up to a half off. */
+static int64
+with_jitter(double ms)
+{
+	return (int64) (ms * (0.5 + 0.5 * pg_prng_double(&pg_global_prng_state)));
+}
+
+/* The backoff without jitter. */
+static double
+plain_backoff(const IdemRelayConfig *config, int failures)
+{
+	int			max = idem_relay_max_backoff_ms(config);
+	double		ms = idem_relay_min_backoff_ms(config);
+
+	for (int i = 0; i < failures && ms < max; i++)
+		ms *= 2;
+	return Min(ms, max);
+}
+
 int64
 idem_relay_backoff_ms(const IdemRelayConfig *config, int failures)
 {
-	double		ms = config->min_backoff_ms;
+	return with_jitter(plain_backoff(config, failures));
+}
 
-	for (int i = 0; i < failures && ms < config->max_backoff_ms; i++)
-		ms *= 2;
-	ms = Min(ms, config->max_backoff_ms);
-	return (int64) (ms * (0.5 + 0.5 * pg_prng_double(&pg_global_prng_state)));
+int64
+idem_relay_deferral_ms(const IdemRelayConfig *config, int failures)
+{
+	return with_jitter(Min(plain_backoff(config, failures), IDEM_BLAME_MAX_PAUSE_MS));
+}
+
+int64
+idem_relay_probe_ms(const IdemRelayConfig *config, int failures)
+{
+	return with_jitter(Min(idem_blame_pause_ms(failures), idem_relay_max_backoff_ms(config)));
 }
 
 char *

@@ -70,12 +70,24 @@ extern bool idem_relay_is_function(const IdemRelayConfig *config);
 /* Does the relay send events of this event's type? */
 extern bool idem_relay_wants(const IdemRelayConfig *config, const IdemEvent *event);
 
+/* The relay's backoffs: what the operator has set, or those of its kind. */
+extern int	idem_relay_min_backoff_ms(const IdemRelayConfig *config);
+extern int	idem_relay_max_backoff_ms(const IdemRelayConfig *config);
+
 /*
  * The delay after that many failures in a row.  It doubles with each failure
  * from min_backoff to max_backoff.  A random part of up to a half is taken
  * off, so that relays do not all come back at the same moment.
  */
 extern int64 idem_relay_backoff_ms(const IdemRelayConfig *config, int failures);
+
+/*
+ * The same where the target may be to blame: never longer than the pause before
+ * a probe.  ..._probe: the pause before a target that is down is tried again, which
+ * goes by the operator's backoffs only if these are shorter.
+ */
+extern int64 idem_relay_deferral_ms(const IdemRelayConfig *config, int failures);
+extern int64 idem_relay_probe_ms(const IdemRelayConfig *config, int failures);
 
 /*
  * Does anything, the operator's wish included, forbid the relay to run at all?

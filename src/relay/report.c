@@ -252,13 +252,14 @@ idem_relay_entries_copy(bool all, int *n)
 /* What is kept of function relays */
 
 void
-idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemSuspect *suspect,
-					  bool passed_crash)
+idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemBlame *blame,
+					  const IdemSuspect *suspect, bool passed_crash)
 {
 	if (entry == NULL)
 		return;
 	SpinLockAcquire(&entry->mutex);
 	entry->kept.breaker = *breaker;
+	entry->kept.blame = *blame;
 	entry->kept.suspect = *suspect;
 	entry->kept.passed_crash = passed_crash;
 	SpinLockRelease(&entry->mutex);

@@ -28,6 +28,7 @@
 #include "storage/spin.h"
 #include "utils/uuid.h"
 
+#include "relay/blame.h"
 #include "shared/clock.h"
 
 #define IDEM_ERROR_LEN 256
@@ -111,6 +112,7 @@ typedef struct IdemFunctionEnds
 typedef struct IdemFunctionKept
 {
 	IdemBreaker breaker;
+	IdemBlame	blame;
 	IdemSuspect suspect;
 	IdemFunctionEnds ends;
 	bool		passed_crash;	/* a worker has passed the events in flight at
@@ -196,7 +198,7 @@ extern void idem_relay_entry_error(IdemRelayEntry *entry, char error[IDEM_ERROR_
  * kept.
  */
 extern IdemFunctionKept idem_relay_entry_kept(IdemRelayEntry *entry);
-extern void idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker,
+extern void idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemBlame *blame,
 								  const IdemSuspect *suspect, bool passed_crash);
 extern void idem_relay_entry_forget_failures(IdemRelayEntry *entry);
 

@@ -61,6 +61,7 @@
 #define TYPE_count INT4OID
 #define TYPE_size INT8OID
 #define TYPE_interval INTERVALOID
+#define TYPE_period INTERVALOID
 
 /* The columns' types: "relays" is read by these only. */
 #define COLUMN_FORM(name, type, not_null) {type, not_null},
@@ -107,7 +108,8 @@ static const IdemColumn parked_columns[] = {
 	{TIMESTAMPTZOID, false},	/* last_failed_at */
 	{INT4OID, true},			/* crashes */
 	{INT4OID, true},			/* deferrals */
-	{TIMESTAMPTZOID, false}		/* relay_created_at */
+	{TIMESTAMPTZOID, false},	/* relay_created_at */
+	{INTERVALOID, true}			/* tried_for */
 };
 static const IdemColumn attempts_columns[] = {
 	{INT4OID, true},			/* relay_id */
@@ -186,6 +188,7 @@ read_text(RelaysRow *row, int column)
  */
 #define read_count(row, column, needed, min, max, text) read_number(row, column, needed, min, max)
 #define read_size(row, column, needed, min, max, text) read_number(row, column, needed, min, max)
+#define read_period(row, column, needed, min, max, text) read_interval(row, column, needed, min, max, text)
 
 /* In milliseconds, between min and max whatever the row says; 0 if it is NULL or not positive. */
 static int64
@@ -293,11 +296,7 @@ idem_relay_row_read(HeapTuple tup, TupleDesc desc)
 	c->field = read_##kind(&row, COLUMN_##name, needed, min, max, text);
 	IDEM_RELAY_ARGUMENTS(READ_OPTION, NO_COLUMN, NO_COLUMN)
 
-		if (c->min_backoff_ms == 0)
-		c->min_backoff_ms = IDEM_DEFAULT_MIN_BACKOFF_MS;
-	if (c->max_backoff_ms == 0)
-		c->max_backoff_ms = IDEM_DEFAULT_MAX_BACKOFF_MS;
-	if (!row.sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
+		if (!row.sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
 		c->unsound = psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
 							  idem_spi_text(tup, desc, COLUMN_ctid), IDEM_DATA_SCHEMA_NAME);
 	return c;
@@ -345,6 +344,7 @@ idem_relay_config_copy(const IdemRelayConfig *config)
 #define COPY_count(field)
 #define COPY_size(field)
 #define COPY_interval(field)
+#define COPY_period(field)
 	IDEM_RELAY_ARGUMENTS(COPY_OPTION, NO_COLUMN, NO_COLUMN)
 
 		c->options = copyObject(config->options);

@@ -47,12 +47,15 @@ typedef enum IdemOnDead
 	IDEM_ON_DEAD_STOP
 } IdemOnDead;
 
-/* The backoffs of a relay that sets none, in ms */
-#define IDEM_DEFAULT_MIN_BACKOFF_MS 100
-#define IDEM_DEFAULT_MAX_BACKOFF_MS 60000
+/* The backoffs of a relay that sets none, in ms: to a program, and to a function */
+#define IDEM_PROGRAM_MIN_BACKOFF_MS 1000
+#define IDEM_PROGRAM_MAX_BACKOFF_MS 3600000
+#define IDEM_FUNCTION_MIN_BACKOFF_MS 100
+#define IDEM_FUNCTION_MAX_BACKOFF_MS 60000
 
-/* The longest backoff, in ms */
+/* The longest backoff, and the longest time for which an event is tried, in ms */
 #define IDEM_MAX_BACKOFF_MS 86400000
+#define IDEM_MAX_RETRY_FOR_MS 3155760000000
 
 /*
  * The arguments of relay_create and relay_alter, in their order; one line each.
@@ -70,6 +73,7 @@ typedef enum IdemOnDead
  *					'none' take the limit away
  *		  interval	kept as it is, read as ms; in relay_alter '0' goes back
  *					to NULL, which is read as 0
+ *		  period	the same, but 0 is a value: no limit
  * PLAIN(name, needed)
  *		has no column; its code is in api/definition.c.
  * LATER(name, kind, text)
@@ -86,7 +90,7 @@ typedef enum IdemOnDead
 	PLAIN(start_at, true) \
 	OPTION(ordering, ordering, label, true, 0, 0, "none,key") \
 	OPTION(on_dead, on_dead, label, true, 0, 0, "skip,block_key,stop") \
-	LATER(retry_for, none, "Set max_attempts, min_backoff and max_backoff, which together say how long an event is tried.") \
+	OPTION(retry_for, retry_for_ms, period, true, 1, IDEM_MAX_RETRY_FOR_MS, "between 1 ms and 100 years, or 0 for no limit") \
 	OPTION(max_attempts, max_attempts, count, true, 0, 1000000, "between 1 and 1000000, or 0 for no limit") \
 	OPTION(min_backoff, min_backoff_ms, interval, false, 1, IDEM_MAX_BACKOFF_MS, "between 1 ms and 1 day") \
 	OPTION(max_backoff, max_backoff_ms, interval, false, 1, IDEM_MAX_BACKOFF_MS, "between 1 ms and 1 day") \
@@ -122,8 +126,9 @@ typedef struct IdemRelayConfig
 	List	   *aggregate_types;	/* of char *; NIL: all */
 	IdemOrdering ordering;
 	IdemOnDead	on_dead;
+	int64		retry_for_ms;	/* 0: unlimited */
 	int			max_attempts;	/* 0: unlimited */
-	int			min_backoff_ms;
+	int			min_backoff_ms; /* 0: the kind's; see config.h */
 	int			max_backoff_ms;
 	int			batch_events;
 	int64		batch_bytes;

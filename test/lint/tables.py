@@ -9,7 +9,7 @@ import pathlib
 import re
 import sys
 
-TYPES = {'names': 'text[]', 'count': 'int', 'size': 'bigint', 'interval': 'interval'}
+TYPES = {'names': 'text[]', 'count': 'int', 'size': 'bigint', 'interval': 'interval', 'period': 'interval'}
 faults = []
 
 
@@ -67,6 +67,7 @@ def relay_options(sql):
         same(f'type of {name}', TYPES[kind], declared[name].split()[0])
         wanted = {
             'names': f'array_position({name}, NULL) IS NULL AND coalesce(array_ndims({name}), 1) = 1',
+            'period': f'extract(epoch FROM {name}) * 1000 BETWEEN 0 AND {most}',
             'interval': f'extract(epoch FROM {name}) * 1000 BETWEEN {least} AND {most}',
         }.get(kind, f'{name} BETWEEN {least} AND {most}')
         if not re.search(rf'(\(|AND ) ?{re.escape(wanted)}( AND|\))', check):

@@ -208,6 +208,18 @@ sub wait_received
 	return wait_until("$n events received", sub { distinct(acked($file)) >= $n });
 }
 
+# Until the relay has so many dead letters.  The events are refused while others pass: they
+# are enqueued by the function, again and again.
+sub wait_dead
+{
+	my ($node, $relay, $n, $enqueue) = @_;
+
+	return wait_until("$n dead letters of $relay", sub {
+		$enqueue->();
+		return IdemRelay::stat($node, $relay, q{dead}) == $n;
+	});
+}
+
 # One transaction of $n events.
 sub enqueue
 {

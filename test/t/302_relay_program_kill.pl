@@ -22,7 +22,7 @@ my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir
 
 IdemRelay::pytest_server($node, 'srv', $file);
 $node->safe_psql('postgres',
-	"SELECT idempotency.relay_create('kill', 'srv', batch_events => $batch, max_backoff => '100 ms')");
+	"SELECT idempotency.relay_create('kill', 'srv', batch_events => $batch, min_backoff => '100 ms', max_backoff => '100 ms')");
 IdemRelay::wait_state($node, 'kill', 'streaming');
 
 sub sink_pid

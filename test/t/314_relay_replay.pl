@@ -45,6 +45,8 @@ sub replay
 like(replay(3), qr/ERROR:  22023: relay "fn" does not send events of type "other"/, 'of another type');
 like(replay(2), qr/NOTICE: .* waits behind another of its aggregate/, 'of one that waits');
 is(replay(1), '', 'of one that is to be retried in an hour');
+IdemTest::wait_for($node, q{SELECT attempts = 1 FROM idempotency_data.relay_parked WHERE state = 'retry'});
+is(replay(1), '', 'again: its first refusal did not count');
 IdemTest::wait_for($node, q{SELECT attempts = 2 FROM idempotency_data.relay_parked WHERE state = 'retry'});
 is(replay(1), '', 'and again');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters});

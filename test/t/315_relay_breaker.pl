@@ -1,8 +1,8 @@
 
 # Copyright (c) 2026, the idempotency developers
 
-# What closes a breaker: acts on that relay, its server or mapping, nothing
-# else that happens in the database.  And what the log gets of an error that
+# What lets a relay try again that waits for an operator: acts on that relay, its server
+# or mapping, nothing else that happens in the database.  An outage is tried by itself.  And what the log gets of an error that
 # stays.
 
 use strict;
@@ -28,7 +28,7 @@ sub wait_starts
 	my ($n, $why) = @_;
 
 	IdemRelay::wait_until("start $n, for $why", sub { starts() == $n });
-	IdemRelay::wait_state($node, 'down', 'outage');
+	IdemRelay::wait_state($node, 'down', 'fenced');
 	return;
 }
 
@@ -46,7 +46,7 @@ sub beside
 	return;
 }
 
-IdemRelay::pytest_server($node, 'down', $file, hello => 'outage');
+IdemRelay::pytest_server($node, 'down', $file, hello => 'fenced');
 $node->safe_psql('postgres', <<'END');
 CREATE SERVER other FOREIGN DATA WRAPPER idempotency_null;
 CREATE TABLE public.t ();
@@ -63,7 +63,7 @@ beside('CREATE USER MAPPING FOR PUBLIC SERVER other');
 beside('CREATE SERVER more FOREIGN DATA WRAPPER idempotency_null');
 beside(q{SELECT idempotency.relay_create('more', 'more')});
 beside('CREATE USER MAPPING FOR somebody SERVER down');
-is(IdemRelay::stat($node, 'down', q{state || ' ' || waiting_for}), 'outage backoff', 'the breaker stays open');
+is(IdemRelay::stat($node, 'down', q{state || ' ' || waiting_for}), 'fenced operator', 'the relay stays stopped');
 is(IdemRelay::stat($node, 'down', 'last_error_at'), $before, 'and the sink was not tried');
 is(starts(), 1, 'nor its program started');
 
@@ -78,6 +78,12 @@ $node->safe_psql('postgres', q{CREATE USER MAPPING FOR postgres SERVER down OPTI
 wait_starts(5, 'CREATE USER MAPPING');
 $node->safe_psql('postgres', q{ALTER SERVER down OPTIONS (DROP hello)});
 IdemRelay::wait_state($node, 'down', 'streaming');
+
+# An outage is probed soon, however long the backoffs are.
+IdemRelay::pytest_server($node, 'away', "$dir/away.log", hello => 'outage');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_create('away', 'away', aggregate_types => '{away}', min_backoff => '1 day', max_backoff => '1 day')});
+IdemRelay::wait_until('the third start', sub { (grep { exists $_->{hello} } IdemRelay::received("$dir/away.log")) >= 3 });
+$node->safe_psql('postgres', q{SELECT idempotency.relay_drop('away')});
 
 # A refusal that names no SQLSTATE has one of ours.
 IdemRelay::pytest_server($node, 'refuses', "$dir/refuses.log", reject_type => 'Bad', sqlstate => '00000');

@@ -96,13 +96,15 @@ IdemTest::wait_for($old, 'SELECT count(*) = 5 FROM arrived', 't', 'target');
 IdemTest::wait_for($old, 'SELECT count(*) = 4 FROM effects', 't', 'shop');
 $old->safe_psql('shop', 'SELECT idempotency.relay_pause(relay) FROM idempotency_data.relays');
 wait_states($old, 'shop', 'paused');
+# Later than the end of the test, whoever restores it.
+$old->safe_psql('shop', q{UPDATE idempotency_data.relay_parked SET next_attempt_at = next_attempt_at + interval '1 hour' WHERE state = 'retry'});
 enqueue($old, 'shop', qw(shop:a:Three late:l:Four));
 
 my $dump = $old->basedir . '/shop.sql';
-my $config = q{SELECT r FROM (SELECT relay, owner, server, relowner::regrole, aggregate_types, ordering, on_dead, max_attempts, min_backoff,
+my $config = q{SELECT r FROM (SELECT relay, owner, server, relowner::regrole, aggregate_types, ordering, on_dead, retry_for, max_attempts, min_backoff,
 	max_backoff, batch_events, batch_size, max_lag_size, paused, halted FROM idempotency_data.relays JOIN idempotency.stat_relay USING (relay)
 	JOIN pg_class ON relname = 'relay_' || relay_id) r ORDER BY relay};
-my $parked = q{SELECT relay, p.state, attempts, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload,
+my $parked = q{SELECT relay, p.state, attempts, tried_for, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload,
 	sqlstate, error, first_failed_at, last_failed_at FROM idempotency_data.relay_parked p JOIN idempotency_data.relays USING (relay_id)
 	ORDER BY relay, seq};
 

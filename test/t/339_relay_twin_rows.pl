@@ -26,8 +26,7 @@ sub got
 	return $target->safe_psql('postgres', "SELECT count(*) FROM app.got WHERE twin = '$key'");
 }
 
-# After an outage the relay waits for somebody.
-$a->safe_psql('postgres', q{SELECT idempotency.relay_create('r', 'target', min_backoff => '1 h', max_backoff => '1 h')});
+$a->safe_psql('postgres', q{SELECT idempotency.relay_create('r', 'target')});
 IdemRelay::enqueue($a, 'common', 'E', 10);
 IdemTest::wait_for($target, 'SELECT count(*) = 10 FROM app.got');
 $a->safe_psql('postgres', q{SELECT idempotency.relay_pause('r')});
@@ -48,8 +47,10 @@ my $lock = $target->background_psql('postgres');
 $lock->query_safe('BEGIN; LOCK TABLE app.got');
 $b->safe_psql('postgres', q{SELECT idempotency.relay_resume('r')});
 IdemTest::wait_for($target, q{SELECT count(*) = 1 FROM pg_locks WHERE NOT granted AND relation = 'app.got'::regclass});
-kill 'KILL', IdemRelay::stat($b, 'r', 'sink_pid');
-IdemRelay::wait_state($b, 'r', 'outage');
+my $program = IdemRelay::stat($b, 'r', 'sink_pid');
+$b->safe_psql('postgres', q{SELECT idempotency.relay_pause('r')});
+kill 'KILL', $program;
+IdemRelay::wait_state($b, 'r', 'paused');
 $target->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 	WHERE application_name = 'idempotency sink'});
 $lock->query_safe('COMMIT');

@@ -171,6 +171,9 @@ IdemTest::wait_for($node,
 # made.  The sink refuses it then.
 $file{flight} = IdemRelay::own_relay($node, $dir, 'flight', position => 'on', reject_type => 'Refused', retry_times => 2);
 $node->safe_psql('postgres', q{SELECT idempotency.relay_alter('flight', max_attempts => 1)});
+# Behind an event that passes the first refusal counts.
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('flight', 'other', 'Passes', '1')});
+IdemTest::wait_for($node, q{SELECT sent = 1 FROM idempotency.stat_relay WHERE relay = 'flight'});
 enqueue($node, 'flight', 'Refused');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters WHERE relay = 'flight'});
 my $sink = IdemRelay::stat($node, 'flight', 'sink_pid');

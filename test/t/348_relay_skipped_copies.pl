@@ -27,7 +27,7 @@ END
 	return;
 }
 
-IdemRelay::pytest_server($node, 'srv', $file, position => 'on', retry_type => 'A,D');
+IdemRelay::pytest_server($node, 'srv', $file, position => 'on', reject_type => 'A,D');
 $node->safe_psql('postgres',
 	q{SELECT idempotency.relay_create('r', 'srv', min_backoff => '1 h', max_backoff => '1 h')});
 IdemRelay::enqueue($node, 'k', 'A');
@@ -36,7 +36,7 @@ IdemRelay::enqueue($node, 'k', $_) foreach qw(B C D E F G);
 IdemTest::wait_for($node, "SELECT count(*) = 6 FROM $parked WHERE state = 'waiting'");
 
 # Runs of one, two and four: A; B and C; D, which is refused, with E, F and G behind it.
-due_now(q{SET retry_type 'D'});
+due_now(q{SET reject_type 'D'});
 IdemTest::wait_for($node, "SELECT count(*) = 4 FROM $parked WHERE event_type >= 'D'"
 	  . " AND (SELECT attempts = 1 FROM $parked WHERE event_type = 'D') AND NOT EXISTS (SELECT FROM $parked WHERE event_type < 'D')");
 is(scalar(grep { ($_->{outcome} // '') eq 'skipped' } IdemRelay::received($file)), 3, 'three were passed over');
@@ -44,14 +44,14 @@ IdemRelay::wait_until('the batch is stored', sub { (IdemRelay::received($file))[
 
 my $pid = IdemRelay::stat($node, 'r', 'sink_pid');
 
-# The backoff of an hour is for the program as well; an operator ends it.
+# The program is started again; an operator need not wait for that.
 kill 'KILL', $pid;
 IdemRelay::wait_state($node, 'r', 'outage');
 $node->safe_psql('postgres', q{SELECT idempotency.relay_resume('r')});
 IdemTest::wait_for($node, "SELECT state = 'streaming' AND sink_pid <> $pid FROM idempotency.stat_relay WHERE relay = 'r'");
 is($node->safe_psql('postgres', "SELECT string_agg(event_type || ' ' || state, ', ' ORDER BY seq) FROM $parked"),
 	'D retry, E waiting, F waiting, G waiting', 'all of them are parked still');
-due_now('DROP retry_type');
+due_now('DROP reject_type');
 IdemRelay::wait_received($file, 7);
 is(join(' ', map { $_->{event_type} } IdemRelay::acked($file)), 'A B C D E F G', 'each comes once, in order');
 

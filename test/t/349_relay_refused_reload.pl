@@ -37,7 +37,7 @@ sub parked
 	return sql(q{SELECT string_agg(event_type || ' ' || state, ', ' ORDER BY seq) FROM idempotency_data.relay_parked});
 }
 
-IdemRelay::pytest_server($node, 'srv', $file, position => 'on', retry_type => 'A,B', retry_times => 1, hold => $hold);
+IdemRelay::pytest_server($node, 'srv', $file, position => 'on', reject_type => 'A,B', retry_times => 1, hold => $hold);
 IdemRelay::pytest_server($node, 'other', "$dir/other.log");
 sql(q{SELECT idempotency.relay_create('r', 'srv', aggregate_types => '{t}', min_backoff => '1 h', max_backoff => '1 h')});
 IdemRelay::enqueue($node, 'k', 'A');

@@ -7,6 +7,7 @@
 use strict;
 use warnings FATAL => 'all';
 
+use IdemRelay;
 use IdemTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -28,7 +29,7 @@ CREATE FUNCTION fails(payload jsonb) RETURNS void LANGUAGE sql AS '';
 CREATE SERVER good FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.good');
 CREATE SERVER fails FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.fails');
 SELECT idempotency.relay_create('good', 'good', aggregate_types => '{good}');
-SELECT idempotency.relay_create('fails', 'fails', aggregate_types => '{fails}', min_backoff => '1 h', max_backoff => '1 h');
+SELECT idempotency.relay_create('fails', 'fails', aggregate_types => '{fails}');
 END
 IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM idempotency.stat_relay WHERE state = 'idle'});
 sql(q{DROP FUNCTION fails; SELECT idempotency.outbox_enqueue('fails', 'k', 'E', '{}')});
@@ -37,12 +38,25 @@ sql(q{DROP FUNCTION fails; SELECT idempotency.outbox_enqueue('fails', 'k', 'E', 
 my $pid = sql($database_worker);
 my $backoff = "(state, waiting_for) = ('misconfigured', 'backoff') AND last_error IS NOT NULL";
 IdemTest::wait_for($node, "SELECT $backoff AND pid = $pid FROM idempotency.stat_relay WHERE relay = 'fails'");
-my $failed_at = sql(q{SELECT last_error_at FROM idempotency.stat_relay WHERE relay = 'fails'});
+
+# Until the pause is long: each is twice as long as the one before, less up to a half.
+my $failed_at = 0;
+
+sub pause
+{
+	my $before = $failed_at;
+
+	IdemTest::wait_for($node, "SELECT extract(epoch FROM last_error_at) > $before FROM idempotency.stat_relay WHERE relay = 'fails'");
+	$failed_at = sql(q{SELECT extract(epoch FROM last_error_at) FROM idempotency.stat_relay WHERE relay = 'fails'});
+	return $failed_at - $before;
+}
+pause();
+IdemRelay::wait_until('a long pause', sub { pause() > 3 });
 sql("SELECT pg_terminate_backend($pid, 180000)");
 IdemTest::wait_for($node, "SELECT $backoff AND pid = ($database_worker) AND pid <> $pid FROM idempotency.stat_relay WHERE relay = 'fails'");
 sql(q{SELECT idempotency.outbox_enqueue('good', 'k', 'E', '{}')});
 IdemTest::wait_for($node, q{SELECT sent = 1 FROM idempotency.stat_relay WHERE relay = 'good'});
-is(sql(q{SELECT last_error_at FROM idempotency.stat_relay WHERE relay = 'fails'}), $failed_at, 'it was not tried again');
+cmp_ok(pause(), '>', 1.5, 'the next try was not made at once');
 
 # To act on it begins anew.
 sql(q{CREATE FUNCTION fails(payload jsonb) RETURNS void LANGUAGE sql AS ''; SELECT idempotency.relay_resume('fails')});

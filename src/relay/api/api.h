@@ -73,10 +73,10 @@ extern void idem_relay_args_check_names(FunctionCallInfo fcinfo, int argno, cons
 /*
  * Check all arguments but relay and server, and add the columns of the options
  * that are given.  config: NULL in relay_create; in relay_alter the relay
- * before, and a backoff of 0 is the default.
+ * before, and a backoff of 0 is the default.  server: the one that is given, or NULL.
  */
 extern void idem_relay_args_options(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
-									IdemRelayColumns *columns);
+									const ForeignServer *server, IdemRelayColumns *columns);
 
 /* Of definition.c */
 

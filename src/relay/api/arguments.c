@@ -30,6 +30,7 @@
 
 #include "compat.h"
 #include "relay/api/api.h"
+#include "relay/kind.h"
 #include "shared/args.h"
 
 /* The kinds of arguments, as in IDEM_RELAY_ARGUMENTS */
@@ -40,7 +41,8 @@ typedef enum Kind
 	KIND_label,
 	KIND_count,
 	KIND_size,
-	KIND_interval
+	KIND_interval,
+	KIND_period
 } Kind;
 
 typedef struct Argument
@@ -123,21 +125,30 @@ backoff_ms(FunctionCallInfo fcinfo, int argno, int before, int otherwise)
 	return ms == 0 ? otherwise : ms;
 }
 
-/* Error if a call that sets a backoff leaves the first one longer than the last one. */
+/*
+ * Error if a call that sets a backoff leaves the first one longer than the last one.
+ * Both have defaults by the kind that the relay has after the call.
+ */
 static void
-check_backoff_order(FunctionCallInfo fcinfo, const IdemRelayConfig *config)
+check_backoff_order(FunctionCallInfo fcinfo, const IdemRelayConfig *config, const ForeignServer *server)
 {
+	IdemRelayConfig now = {0};
+	IdemRelayConfig plain;
 	double		min,
 				max;
 
 	if (PG_ARGISNULL(IDEM_ARG_min_backoff) && PG_ARGISNULL(IDEM_ARG_max_backoff))
 		return;
-	min = backoff_ms(fcinfo, IDEM_ARG_min_backoff,
-					 config ? config->min_backoff_ms : IDEM_DEFAULT_MIN_BACKOFF_MS,
-					 IDEM_DEFAULT_MIN_BACKOFF_MS);
-	max = backoff_ms(fcinfo, IDEM_ARG_max_backoff,
-					 config ? config->max_backoff_ms : IDEM_DEFAULT_MAX_BACKOFF_MS,
-					 IDEM_DEFAULT_MAX_BACKOFF_MS);
+	if (config != NULL)
+		now = *config;
+	if (server != NULL)
+		now.kind = unconstify(char *, idem_sink_wrapper_kind(GetForeignDataWrapper(server->fdwid)->fdwname));
+	plain = now;
+	plain.min_backoff_ms = plain.max_backoff_ms = 0;
+	min = backoff_ms(fcinfo, IDEM_ARG_min_backoff, idem_relay_min_backoff_ms(&now),
+					 idem_relay_min_backoff_ms(&plain));
+	max = backoff_ms(fcinfo, IDEM_ARG_max_backoff, idem_relay_max_backoff_ms(&now),
+					 idem_relay_max_backoff_ms(&plain));
 	if (min > max)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -214,6 +225,17 @@ add_interval(IdemRelayColumns *columns, const Argument *arg, Datum value, bool a
 		columns->nulls[columns->n - 1] = 'n';
 }
 
+/* Add an interval of which 0 is a value. */
+static void
+add_period(IdemRelayColumns *columns, const Argument *arg, Datum value)
+{
+	int64		us = idem_interval_us(DatumGetIntervalP(value));
+
+	if (us != 0)
+		check_range(arg, us, 1000, "");
+	idem_relay_columns_add(columns, arg->name, INTERVALOID, value);
+}
+
 /* Check an argument that is not NULL, and add its column, if it has one. */
 static void
 take_argument(FunctionCallInfo fcinfo, int argno, bool alter, IdemRelayColumns *columns)
@@ -245,19 +267,22 @@ take_argument(FunctionCallInfo fcinfo, int argno, bool alter, IdemRelayColumns *
 		case KIND_interval:
 			add_interval(columns, arg, value, alter);
 			break;
+		case KIND_period:
+			add_period(columns, arg, value);
+			break;
 	}
 }
 
 void
 idem_relay_args_options(FunctionCallInfo fcinfo, const IdemRelayConfig *config,
-						IdemRelayColumns *columns)
+						const ForeignServer *server, IdemRelayColumns *columns)
 {
 	for (int i = 0; i < IDEM_RELAY_NARGS; i++)
 	{
 		if (!PG_ARGISNULL(i))
 			take_argument(fcinfo, i, config != NULL, columns);
 	}
-	check_backoff_order(fcinfo, config);
+	check_backoff_order(fcinfo, config, server);
 	for (int i = 0; i < IDEM_RELAY_NARGS; i++)
 	{
 		if (arguments[i].later)

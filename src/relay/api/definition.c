@@ -382,7 +382,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	require_preload();
 	server = PG_ARGISNULL(IDEM_ARG_server) ? NULL : check_server(server_arg(fcinfo));
 	idem_relay_columns_init(&row);
-	idem_relay_args_options(fcinfo, NULL, &row);
+	idem_relay_args_options(fcinfo, NULL, server, &row);
 	if (server == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -463,7 +463,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	}
 	idem_relay_columns_init(&row);
 	idem_relay_columns_add(&row, "relay", TEXTOID, CStringGetTextDatum(name));
-	idem_relay_args_options(fcinfo, c, &row);
+	idem_relay_args_options(fcinfo, c, server, &row);
 	SPI_connect();
 	idem_spi_run(psprintf("UPDATE %%s.relays SET (%s) = ROW(%s) WHERE relay = $1",
 						  row.names.data, row.params.data), row.n, row.types, row.values, row.nulls);

@@ -295,7 +295,7 @@ idem_relay_redrive_fn(PG_FUNCTION_ARGS)
 	idem_reject_arg(fcinfo, DEAD_MAX_RATE, "max_rate",
 					"Redrive some dead letters at a time, with event_ids.");
 	PG_RETURN_INT64(act_on_dead(fcinfo, c, "relay_redrive",
-								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0, deferrals = 0,"
+								"UPDATE %s.relay_parked SET state = 'retry', attempts = 0, deferrals = 0, tried_for = '0',"
 								" crashes = LEAST(crashes, 1),"
 								" next_attempt_at = pg_catalog.now()" CHOSEN_DEAD_LETTERS));
 }

@@ -117,6 +117,7 @@ idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
 	relay->stopped = false;
 	relay->breaker.failures = 0;
 	relay->breaker.not_before = 0;
+	relay->probe_at = 0;
 	idem_engine_disprove(relay);
 }
 
@@ -257,7 +258,7 @@ idem_engine_end_rest(IdemRelay *relay)
 void
 idem_engine_open_breaker(IdemRelay *relay, IdemRelayState state, const char *message, bool quotes)
 {
-	int64		ms = idem_relay_backoff_ms(relay->config, relay->breaker.failures++);
+	int64		ms = idem_relay_probe_ms(relay->config, relay->breaker.failures++);
 
 	relay->breaker.fault = state;
 	relay->breaker.not_before = idem_clock_plus_ms(idem_clock(), ms);
@@ -274,6 +275,23 @@ idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char *message)
 	relay->stopped = true;
 	idem_report_error(relay->entry, message);
 	idem_engine_show(relay, state, IDEM_WAIT_OPERATOR);
+}
+
+bool
+idem_engine_judged(IdemRelay *relay, int wait_ms)
+{
+	const IdemBlameLane *lane = &relay->blame.lanes[0];
+	bool		was_held = relay->held;
+
+	relay->held = idem_engine_is_held(relay);
+	relay->probe_at = 0;
+	if (!relay->held)
+		return was_held;
+	relay->probe_at = idem_clock_plus_ms(idem_clock(), Max(Min(wait_ms, IDEM_BLAME_MAX_PAUSE_MS),
+														   idem_relay_probe_ms(relay->config, lane->probes)));
+	if (lane->open)
+		relay->breaker.fault = IDEM_RELAY_OUTAGE;
+	return false;
 }
 
 void

@@ -25,6 +25,7 @@
 #include "datatype/timestamp.h"
 #include "lib/ilist.h"
 
+#include "relay/blame.h"
 #include "relay/config.h"
 #include "relay/position/rest.h"
 #include "relay/position/walk.h"
@@ -76,6 +77,9 @@ typedef struct IdemRelay
 								 * configuration */
 
 	IdemBreaker breaker;
+	IdemBlame	blame;			/* whose fault refusals are */
+	bool		held;			/* the lane was held at the last look */
+	IdemClock	probe_at;		/* when a held lane may be sent its next event */
 	IdemClock	log_paid_until; /* for lines about dead letters; see
 								 * idem_report_may_log */
 	int64		log_dropped;	/* dead letters that the log was not told of */
@@ -276,6 +280,20 @@ extern void idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char 
 
 /* The last failure is over: a new start, an event or an operator has disproved it. */
 extern void idem_engine_disprove(IdemRelay *relay);
+
+/*
+ * There are verdicts.  If the lane is held, its next event is sent after a pause, at least
+ * wait_ms long; and if the target is down, that is the relay's failure.  True if the lane
+ * was held before, and is not any more.
+ */
+extern bool idem_engine_judged(IdemRelay *relay, int wait_ms);
+
+/* Is one event sent at a time, each when probe_at has come? */
+static inline bool
+idem_engine_is_held(const IdemRelay *relay)
+{
+	return idem_blame_holds(&relay->blame, 0);
+}
 
 /*
  * The relay's work went well.  passed: something got through, so that earlier

@@ -175,7 +175,7 @@ idem_attempts_killed(IdemAttempts *a, const IdemRelayConfig *config,
 	a->met = true;
 	failure->counts = true;
 	failure->crashed = true;
-	failure->retry_after_ms = config->max_backoff_ms;
+	failure->retry_after_ms = idem_relay_max_backoff_ms(config);
 	strlcpy(failure->sqlstate, "ID006", sizeof(failure->sqlstate));
 	failure->message = "the server went down while the handler had this event, and no other";
 	return true;

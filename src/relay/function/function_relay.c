@@ -47,6 +47,10 @@ typedef struct IdemFunctionCourier
 	IdemAttempts attempts;
 	bool		worked;			/* this process has committed an event's
 								 * outcome */
+	IdemBlame	blame;			/* the relay's, with the verdicts of this
+								 * transaction */
+	bool		log_empty;		/* the outbox had nothing more at the last
+								 * look, and nobody has enqueued since */
 	bool		announcing;		/* the transaction puts an attempt on record */
 	bool		log_turn;		/* the next batch is the outbox's, since
 								 * parked events were tried last */
@@ -76,6 +80,8 @@ create(IdemRelay *relay)
 		IdemFunctionKept kept = idem_relay_entry_kept(relay->entry);
 
 		relay->breaker = kept.breaker;
+		relay->blame = kept.blame;
+		relay->held = idem_engine_is_held(relay);
 		relay->breaker.not_before = 0;
 		courier->suspect = kept.suspect;
 		courier->attempts.passed = kept.passed_crash;
@@ -85,6 +91,9 @@ create(IdemRelay *relay)
 	courier->reader = idem_reader_create(relay->cxt);
 	courier->parked = idem_parked_index_create(relay->cxt);
 	courier->parked_dirty = true;
+
+	/* Whether a parked event is alone shows only in the outbox. */
+	courier->log_turn = true;
 }
 
 /* Read everything again: function, position and parked events may be others. */
@@ -97,7 +106,7 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 	idem_reader_reset(courier->reader);
 	courier->loaded = false;
 	courier->parked_dirty = true;
-	courier->awaits_wakeup = false;
+	courier->awaits_wakeup = courier->log_empty = false;
 }
 
 static void
@@ -110,7 +119,9 @@ destroy(IdemRelay *relay)
 static void
 woken(IdemRelay *relay, TimestampTz stamp)
 {
-	((IdemFunctionCourier *) relay)->awaits_wakeup = false;
+	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
+
+	courier->awaits_wakeup = courier->log_empty = false;
 }
 
 /*
@@ -135,6 +146,23 @@ is_suspect(const IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 	return courier->suspect.is_set && memcmp(&courier->suspect.event_id, event_id, UUID_LEN) == 0;
 }
 
+/* The handler has had its say on the event: whose fault is a failure? */
+static void
+judge(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, IdemHandled handled,
+	  IdemFailure *failure)
+{
+	uint64		key = idem_parked_key(courier->relay.config, ev);
+	IdemBlameVerdict verdict = {.kind = failure->kind, .key = key, .keys = IDEM_BLAME_KEYS};
+
+	if (handled == IDEM_HANDLED)
+		verdict.kind = IDEM_BLAME_ACCEPTED;
+	else if (courier->log_empty)
+		verdict.keys = idem_parked_keys(courier->parked, &key, 1, IDEM_BLAME_KEYS);
+	verdict.first = parked_id == 0 || !idem_parked_was_refused(courier->parked, ev->seq);
+	failure->counts = idem_blame_judge(&courier->blame, &verdict);
+	failure->backs_off |= !failure->counts && failure->kind != IDEM_BLAME_NOTHING;
+}
+
 /*
  * Try an event, of the outbox or parked.  False if it failed: then it is parked,
  * or stays parked with its failure recorded.  An event that took the server down,
@@ -150,7 +178,7 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 	courier->tried = ev->event_id;
 	if (is_suspect(courier, &ev->event_id))
 	{
-		failure.counts = true;
+		failure.kind = IDEM_BLAME_REJECTED;
 		failure.message = courier->suspect_message;
 		strlcpy(failure.sqlstate, courier->suspect.sqlstate, sizeof(failure.sqlstate));
 	}
@@ -160,6 +188,8 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 		idem_report_waiting_anew(courier->relay.entry, IDEM_WAIT_FUNCTION);
 		handled = idem_handler_run(courier->handler, courier->relay.config, ev, &failure);
 	}
+	if (handled != IDEM_HANDLED_DUPLICATE && !failure.crashed)
+		judge(courier, ev, parked_id, handled, &failure);
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
@@ -183,7 +213,10 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 static int64
 work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 {
-	IdemParkedTaking taking = {.limit = limit, .max_bytes = courier->relay.config->batch_bytes,
+	bool		probes = idem_engine_is_held(&courier->relay) &&
+	(idem_parked_index_hurry(courier->parked, &courier->relay.blame.lanes[0].refused.key) ||
+	 idem_parked_index_hurry(courier->parked, NULL));
+	IdemParkedTaking taking = {.limit = probes ? 1 : limit, .max_bytes = courier->relay.config->batch_bytes,
 	.lone = idem_attempts_careful(&courier->attempts)};
 	List	   *taken = idem_parked_take(courier->parked, &taking);
 	int64	   *done = palloc(sizeof(int64) * Max(1, list_length(taken)));
@@ -276,6 +309,25 @@ is_idle(const IdemFunctionCourier *courier)
 		!idem_parked_index_is_due(courier->parked);
 }
 
+/* Is the target down, and the time of its next probe there? */
+static bool
+is_probe_time(const IdemFunctionCourier *courier)
+{
+	return idem_engine_is_held(&courier->relay) && courier->parked->total > 0 &&
+		idem_clock() >= courier->relay.probe_at;
+}
+
+/*
+ * May an event be tried?  While the handler refuses all, one is, after a pause; new events
+ * of the outbox need not wait while few keys were refused.
+ */
+static bool
+may_go_on(const IdemFunctionCourier *courier)
+{
+	return !idem_engine_is_held(&courier->relay) || idem_clock() >= courier->relay.probe_at ||
+		(idem_blame_spares(&courier->relay.blame, 0) && !courier->awaits_wakeup);
+}
+
 /* A later step has to report the state. */
 static bool
 hold(IdemRelay *relay, IdemRelayState state)
@@ -364,6 +416,8 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 	}
 	else
 	{
+		uint64		key;
+
 		if (courier->has_tried)
 			idem_handler_batch_end();
 		idem_attempts_conclude(&courier->attempts, courier->relay.config);
@@ -377,8 +431,17 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		if (courier->has_tried && is_suspect(courier, &courier->tried))
 			courier->suspect.is_set = false;
 		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
-		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->suspect,
-							  courier->attempts.passed);
+		courier->relay.blame = courier->blame;
+		if (courier->has_tried && idem_engine_judged(&courier->relay, 0))
+			courier->parked->hurries = courier->parked_dirty = true;
+
+		/* A commit without a verdict ends no outage of the handler. */
+		if (courier->relay.blame.lanes[0].open)
+			courier->relay.breaker.fault = IDEM_RELAY_OUTAGE;
+		if (idem_parked_keys(courier->parked, &key, 0, 1) == 0)
+			idem_engine_disprove(&courier->relay);
+		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->relay.blame,
+							  &courier->suspect, courier->attempts.passed);
 	}
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
@@ -397,8 +460,13 @@ step_log(IdemFunctionCourier *courier, int limit, StepCounts *counts, bool *ende
 	bool		newest;
 
 	counts->began = courier->relay.walk.read.target == NULL;
-	if ((counts->began && !idem_walk_begin(&courier->relay.walk, &newest)) ||
-		courier->parked->total >= idem_max_parked)
+	if (counts->began && !idem_walk_begin(&courier->relay.walk, &newest))
+	{
+		courier->log_empty = newest;
+		return false;
+	}
+	courier->log_empty = false;
+	if (courier->parked->total >= idem_max_parked)
 		return false;
 	last_seq = courier->relay.walk.read.seq;
 	IDEM_FAULT_POINT("function-snapshot-taken");
@@ -434,12 +502,14 @@ step(IdemRelay *relay)
 	bool		full;
 	int			limit;
 
-	if (idem_clock() < relay->breaker.not_before || is_idle(courier))
+	if (idem_clock() < relay->breaker.not_before || !may_go_on(courier) ||
+		(is_idle(courier) && !is_probe_time(courier)))
 		return false;
 	if (!idem_handler_may_serve(courier->relay.config->owner))
 		proc_exit(0);			/* the launcher starts another */
 	courier->announcing = false;
 	courier->has_tried = false;
+	courier->blame = relay->blame;
 
 	/*
 	 * The end of the step decides whether to wait: events may wait behind a
@@ -454,15 +524,15 @@ step(IdemRelay *relay)
 	 * or may have taken the server down.
 	 */
 	one_by_one = relay->breaker.stepwise > 0 || idem_attempts_careful(&courier->attempts);
-	limit = one_by_one ? 1 : courier->relay.config->batch_events;
+	limit = one_by_one ? 1 : idem_blame_limit(&relay->blame, 0, courier->relay.config->batch_events);
 	log_turn = courier->log_turn;
 	courier->log_turn = false;
 	if (courier->parked->total == 0)
 		courier->attempts.repeats = false;
-	else if (!log_turn)
+	else if (!log_turn && (!idem_engine_is_held(relay) || is_probe_time(courier)))
 		counts.repeated = work_repeats(courier, Max(1, limit / 2), &counts.sent);
 	full = counts.repeated > 0 && idem_handler_batch_is_full();
-	if (courier->announcing || full || (one_by_one && counts.repeated > 0))
+	if (courier->announcing || full || (limit == 1 && counts.repeated > 0))
 	{
 		courier->log_turn = counts.repeated > 0;
 		commit_step(courier, &counts, IDEM_WAIT_EVENTS);
@@ -493,8 +563,8 @@ step(IdemRelay *relay)
 	 * snapshot may decide to wait: the wake-up of an event that committed
 	 * after an older snapshot is spent.
 	 */
-	courier->awaits_wakeup = counts.logged == 0 && counts.repeated == 0 && counts.began && ended &&
-		!courier->relay.walk.catching_up && !log_turn && !courier->attempts.repeats;
+	courier->log_empty = counts.logged == 0 && counts.began && ended && !courier->relay.walk.catching_up;
+	courier->awaits_wakeup = courier->log_empty && counts.repeated == 0 && !log_turn && !courier->attempts.repeats;
 	return !courier->awaits_wakeup;
 }
 
@@ -535,7 +605,7 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,
 							 of_event);
-	idem_relay_entry_keep(relay->entry, &relay->breaker, &courier->suspect, courier->attempts.passed);
+	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspect, courier->attempts.passed);
 }
 
 /*
@@ -564,6 +634,8 @@ next_time(IdemRelay *relay)
 
 	if (at == 0 || at > idem_clock())
 		return at;
+	if (idem_engine_is_held(relay) && ((const IdemFunctionCourier *) relay)->parked->total > 0)
+		return Max(relay->probe_at, 1);
 	return idem_parked_index_next(((IdemFunctionCourier *) relay)->parked);
 }
 

@@ -552,10 +552,28 @@ idem_handler_is_circumstance(int sqlerrcode)
 {
 	int			category = ERRCODE_TO_CATEGORY(sqlerrcode);
 
-	return sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE ||
-		sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+	return category == ERRCODE_TRANSACTION_ROLLBACK ||
 		category == ERRCODE_INSUFFICIENT_RESOURCES ||
 		category == ERRCODE_SYSTEM_ERROR;
+}
+
+/*
+ * What the error says of the event (blame.h).  An error before the call, and a query or a
+ * session that somebody ended, say nothing; the timeout is ours.  Where circumstances may
+ * be to blame, only what becomes of other events tells.  A full lock table counts for the
+ * event that filled it.
+ */
+static IdemBlameKind
+kind_of_error(const IdemHandler *handler, int sqlerrcode, bool too_slow)
+{
+	if (!handler->called)
+		return IDEM_BLAME_NOTHING;
+	if (ERRCODE_TO_CATEGORY(sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION)
+		return too_slow ? IDEM_BLAME_RETRY : IDEM_BLAME_NOTHING;
+	if (idem_handler_is_circumstance(sqlerrcode) &&
+		!(sqlerrcode == ERRCODE_OUT_OF_MEMORY && idem_handler_event_filled_table()))
+		return IDEM_BLAME_RETRY;
+	return IDEM_BLAME_REJECTED;
 }
 
 /* Describe the caught error as a failure, in the event's context. */
@@ -568,25 +586,14 @@ failure_from_error(IdemHandler *handler, const IdemRelayConfig *config, bool too
 	MemoryContextSwitchTo(handler->event_cxt);
 	edata = CopyErrorData();
 	FlushErrorState();
-	failure->counts = true;
+	failure->kind = kind_of_error(handler, edata->sqlerrcode, too_slow && edata->sqlerrcode == ERRCODE_QUERY_CANCELED);
+	failure->backs_off = failure->kind == IDEM_BLAME_NOTHING;
 	failure->retry_after_ms = 0;
 	strlcpy(failure->sqlstate, unpack_sql_state(edata->sqlerrcode), sizeof(failure->sqlstate));
 	failure->message = edata->message ? edata->message : "unknown error";
 	if (too_slow && edata->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		failure->message = psprintf("the handler did not end within its timeout of %d ms",
 									handler->timeout_ms);
-
-	/*
-	 * The function did not cause the error, so the event is not at fault: no
-	 * attempt counts.
-	 */
-	if ((idem_handler_is_circumstance(edata->sqlerrcode) &&
-		 !(edata->sqlerrcode == ERRCODE_OUT_OF_MEMORY && idem_handler_event_filled_table())) ||
-		!handler->called)
-	{
-		failure->counts = false;
-		failure->backs_off = true;
-	}
 }
 
 const char *
@@ -633,13 +640,14 @@ idem_handler_run(IdemHandler *handler, const IdemRelayConfig *config, const Idem
 	CurrentResourceOwner = owner;
 	if (result == IDEM_HANDLED_FAILED && was_changed(handler))
 	{
-		failure->counts = false;	/* the next check tells what is wrong */
+		failure->kind = IDEM_BLAME_NOTHING; /* the next check tells what is
+											 * wrong */
 		failure->backs_off = true;
 	}
 	if (result == IDEM_HANDLED_BUSY)
 	{
-		failure->counts = false;
-		failure->retry_after_ms = config->min_backoff_ms;
+		failure->kind = IDEM_BLAME_NOTHING;
+		failure->retry_after_ms = idem_relay_min_backoff_ms(config);
 		strlcpy(failure->sqlstate, "55P03", sizeof(failure->sqlstate));
 		failure->message = "the event is claimed by another transaction";
 	}

@@ -55,6 +55,7 @@
 #include "compat.h"
 #include "relay/position/parked.h"
 #include "relay/worker_slots.h"
+#include "shared/args.h"
 #include "shared/catalog.h"
 #include "shared/error.h"
 #include "shared/spi.h"
@@ -69,14 +70,26 @@ idem_parked_force_flush(void)
 	ForceSyncCommit();
 }
 
-/*
- * Is the event dead after so many attempts, of which this failure is the last?
- */
-static bool
-is_dead(const IdemRelayConfig *config, int attempts, const IdemFailure *failure)
+/* What is stored of the tries of an event, the last failure included. */
+typedef struct Tries
 {
-	return failure->hopeless ||
-		(config->max_attempts > 0 && attempts >= config->max_attempts);
+	int			attempts;		/* failures that count */
+	int			deferrals;		/* failures in a row that do not, and back off */
+	int			crashes;		/* attempts that ended the server or the
+								 * program */
+	int64		tried_us;		/* for how long the event was tried */
+} Tries;
+
+/* Is the event dead?  Only a failure that counts makes it so. */
+static bool
+is_dead(const IdemRelayConfig *config, const Tries *tries, const IdemFailure *failure)
+{
+	if (failure->hopeless || (failure->crashed && tries->crashes >= IDEM_MAX_CRASHES) ||
+		(failure->fell && tries->crashes >= IDEM_MAX_FALLS))
+		return true;
+	return failure->counts &&
+		((config->max_attempts > 0 && tries->attempts >= config->max_attempts) ||
+		 (config->retry_for_ms > 0 && tries->tried_us >= config->retry_for_ms * 1000));
 }
 
 /* Run a statement, and return the number of rows, which are gone. */
@@ -178,20 +191,16 @@ text_datum(IdemEventText t)
 	return PointerGetDatum(cstring_to_text_with_len(t.data, t.len));
 }
 
-/*
- * When to try an event again after this failure.  deferrals: how many failures
- * in a row did not count as an attempt, this one included.
- */
+/* When to try an event again after this failure. */
 static TimestampTz
-next_attempt(const IdemRelayConfig *config, int attempts, int deferrals,
-			 const IdemFailure *failure)
+next_attempt(const IdemRelayConfig *config, const Tries *tries, const IdemFailure *failure)
 {
 	int64		ms = failure->retry_after_ms;
 
 	if (failure->counts)
-		ms = Max(ms, idem_relay_backoff_ms(config, attempts - 1));
+		ms = Max(ms, idem_relay_backoff_ms(config, tries->attempts - 1));
 	else if (failure->backs_off)
-		ms = Max(ms, idem_relay_backoff_ms(config, deferrals - 1));
+		ms = Max(ms, idem_relay_deferral_ms(config, tries->deferrals - 1));
 	return TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 }
 
@@ -266,7 +275,7 @@ kept_error(const IdemFailure *failure)
 /* Insert a row.  failure: NULL for an event that waits. */
 static void
 insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedState state,
-			  int attempts, const IdemFailure *failure, IdemParkedNote *note)
+			  const Tries *tries, const IdemFailure *failure, IdemParkedNote *note)
 {
 	Oid			types[18] = {INT4OID, TEXTOID, INT4OID, TIMESTAMPTZOID, XID8OID,
 		INT8OID, UUIDOID, TIMESTAMPTZOID, TEXTOID, TEXTOID, TEXTOID, JSONBOID,
@@ -280,11 +289,11 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->xid = ev->xid;
 	note->state = state;
 	note->failed_at = failure ? GetCurrentTimestamp() : DT_NOBEGIN;
-	note->due = failure ? next_attempt(config, attempts, 1, failure) : DT_NOEND;
+	note->due = failure ? next_attempt(config, tries, failure) : DT_NOEND;
 	note->lone = failure && is_lone(failure);
 	values[0] = Int32GetDatum(config->relay_id);
 	values[1] = CStringGetTextDatum(idem_parked_states[state]);
-	values[2] = Int32GetDatum(attempts);
+	values[2] = Int32GetDatum(tries->attempts);
 	values[3] = TimestampTzGetDatum(note->due);
 	values[4] = FullTransactionIdGetDatum(ev->xid);
 	values[5] = Int64GetDatum(ev->seq);
@@ -303,8 +312,8 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	values[15] = failure ? CStringGetTextDatum(psprintf("%s%s", failure->sqlstate,
 														kept_error(failure))) : (Datum) 0;
 	nulls[15] = failure ? ' ' : 'n';
-	values[16] = Int32GetDatum(failure && failure->crashed ? 1 : 0);
-	values[17] = Int32GetDatum(failure && failure->backs_off ? 1 : 0);
+	values[16] = Int32GetDatum(tries->crashes);
+	values[17] = Int32GetDatum(tries->deferrals);
 	note->parked_id = run_insert(18, types, values, nulls);
 }
 
@@ -370,12 +379,13 @@ void
 idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 				   const IdemEvent *event, const IdemFailure *failure)
 {
-	int			attempts = failure->counts ? 1 : 0;
-	bool		dead = is_dead(config, attempts, failure);
+	Tries		tries = {.attempts = failure->counts, .deferrals = !failure->counts && failure->backs_off,
+	.crashes = failure->crashed || failure->fell};
+	bool		dead = is_dead(config, &tries, failure);
 	IdemParkedNote note;
 
 	lock_relay(config);
-	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, attempts, failure, &note);
+	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, &tries, failure, &note);
 	if (dead)
 		note_dead(config, note.parked_id != 0 ? &event->event_id : NULL, failure);
 	if (index != NULL)
@@ -385,10 +395,11 @@ idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 void
 idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const IdemEvent *event)
 {
+	Tries		tries = {0};
 	IdemParkedNote note;
 
 	lock_relay(config);
-	insert_parked(config, event, IDEM_PARKED_WAITING, 0, NULL, &note);
+	insert_parked(config, event, IDEM_PARKED_WAITING, &tries, NULL, &note);
 	note_parked(index, event, &note);
 }
 
@@ -545,48 +556,87 @@ idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
 }
 
 static IdemSpiStatement read_attempts =
-IDEM_SPI_STATEMENT("SELECT COALESCE(attempts, 0), COALESCE(crashes, 0), COALESCE(deferrals, 0), event_id FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
+IDEM_SPI_STATEMENT("SELECT COALESCE(attempts, 0), COALESCE(crashes, 0), COALESCE(deferrals, 0), event_id,"
+				   " COALESCE(tried_for, '0'), last_failed_at, next_attempt_at"
+				   " FROM %s.relay_parked WHERE parked_id = $1 FOR UPDATE");
 
 static IdemSpiStatement note_failure =
 IDEM_SPI_STATEMENT("UPDATE %s.relay_parked SET attempts = $7, crashes = $2, deferrals = $8, batch_row = NULL,"
 				   " state = CASE WHEN $3 THEN 'dead' ELSE 'retry' END::%t.parked_state,"
-				   " next_attempt_at = $6, sqlstate = $4, error = $5,"
+				   " next_attempt_at = $6, sqlstate = $4, error = $5, tried_for = $9,"
 				   " first_failed_at = COALESCE(first_failed_at, pg_catalog.clock_timestamp()),"
 				   " last_failed_at = pg_catalog.clock_timestamp() WHERE parked_id = $1");
+
+/* A time of read_attempts' row; 0 if it is NULL. */
+static TimestampTz
+time_of(HeapTuple tup, TupleDesc desc, int column)
+{
+	bool		isnull;
+	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
+
+	return isnull ? 0 : DatumGetTimestampTz(value);
+}
+
+/*
+ * What read_attempts' row says of the event's tries, with this failure.  A failure that
+ * counts adds the time since the one before, but at most twice the backoff that was set
+ * then: an outage, a pause or a jump of the clock adds nothing.  The first failure after a
+ * redrive has none before it.
+ */
+static Tries
+count_failure(HeapTuple tup, TupleDesc desc, const IdemFailure *failure)
+{
+	Tries		tries = {
+		.attempts = DatumGetInt32(idem_spi_value(tup, desc, 1)),
+		.crashes = DatumGetInt32(idem_spi_value(tup, desc, 2)),
+		.deferrals = DatumGetInt32(idem_spi_value(tup, desc, 3)),
+		.tried_us = Max(idem_interval_us(DatumGetIntervalP(idem_spi_value(tup, desc, 5))), 0)
+	};
+	TimestampTz failed_at = time_of(tup, desc, 6);
+	TimestampTz due = time_of(tup, desc, 7);
+
+	tries.crashes += failure->crashed || failure->fell;
+	if (!failure->counts)
+	{
+		tries.deferrals = failure->backs_off ? Min(tries.deferrals, PG_INT16_MAX) + 1 : 0;
+		return tries;
+	}
+	if (tries.attempts + tries.deferrals > 0 && failed_at != 0 && due > failed_at)
+		tries.tried_us += Max(Min(GetCurrentTimestamp() - failed_at, 2 * (due - failed_at)), 0);
+	tries.attempts += tries.attempts < PG_INT32_MAX;
+	tries.deferrals = 0;
+	return tries;
+}
 
 /* Update the row that read_attempts has just read and locked. */
 static void
 run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailure *failure,
 				 IdemParkedNote *note)
 {
-	Oid			types[8] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT4OID};
-	Datum		values[8];
+	Oid			types[9] = {INT8OID, INT4OID, BOOLOID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT4OID, INTERVALOID};
+	Datum		values[9];
 	HeapTuple	tup = SPI_tuptable->vals[0];
 	TupleDesc	desc = SPI_tuptable->tupdesc;
-	int			attempts = DatumGetInt32(idem_spi_value(tup, desc, 1));
-	int			crashes = DatumGetInt32(idem_spi_value(tup, desc, 2));
-	int			deferrals = DatumGetInt32(idem_spi_value(tup, desc, 3));
+	Tries		tries = count_failure(tup, desc, failure);
 	pg_uuid_t	event_id = *DatumGetUUIDP(idem_spi_value(tup, desc, 4));
-	bool		dead;
+	Interval	tried_for = {.time = tries.tried_us};
+	bool		dead = is_dead(config, &tries, failure);
 
-	attempts += failure->counts && attempts < PG_INT32_MAX ? 1 : 0;
-	crashes += failure->crashed ? 1 : 0;
-	deferrals = failure->backs_off ? Min(deferrals, PG_INT16_MAX) + 1 : 0;
-	dead = is_dead(config, attempts, failure) || crashes >= IDEM_MAX_CRASHES;
 	note->parked_id = parked_id;
 	note->state = dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY;
 	note->failed_at = GetCurrentTimestamp();
-	note->due = next_attempt(config, attempts, deferrals, failure);
-	note->lone = crashes > 0 || is_lone(failure);
+	note->due = next_attempt(config, &tries, failure);
+	note->lone = tries.crashes > 0 || is_lone(failure);
 	values[0] = Int64GetDatum(parked_id);
-	values[1] = Int32GetDatum(crashes);
+	values[1] = Int32GetDatum(tries.crashes);
 	values[2] = BoolGetDatum(dead);
 	values[3] = CStringGetTextDatum(failure->sqlstate);
 	values[4] = CStringGetTextDatum(kept_error(failure));
 	values[5] = TimestampTzGetDatum(note->due);
-	values[6] = Int32GetDatum(attempts);
-	values[7] = Int32GetDatum(deferrals);
-	idem_spi_run_saved(&note_failure, 8, types, values, NULL);
+	values[6] = Int32GetDatum(tries.attempts);
+	values[7] = Int32GetDatum(tries.deferrals);
+	values[8] = IntervalPGetDatum(&tried_for);
+	idem_spi_run_saved(&note_failure, 9, types, values, NULL);
 	if (dead)
 		note_dead(config, &event_id, failure);
 }

@@ -21,14 +21,16 @@
 #include "nodes/pg_list.h"
 
 #include "outbox/reader.h"
+#include "relay/blame.h"
 #include "relay/config.h"
 #include "relay/position/parked_index.h"
 
 /* The greatest seq of a parked event, of any relay; 0: no event is parked. */
 extern int64 idem_parked_greatest_seq(void);
 
-/* An event that took the server down so often is dead. */
+/* An event that took the server down so often, or ended its program alone, is dead. */
 #define IDEM_MAX_CRASHES 2
+#define IDEM_MAX_FALLS 3
 
 /* A parked event, to be sent again; palloc'd. */
 typedef struct IdemParkedEvent
@@ -42,6 +44,8 @@ typedef struct IdemParkedEvent
 /* Why an event was not accepted. */
 typedef struct IdemFailure
 {
+	IdemBlameKind kind;			/* what was said, where a relay has to judge
+								 * whether it counts */
 	bool		counts;			/* the failure counts as an attempt */
 	int			retry_after_ms; /* try again no sooner than after this time;
 								 * 0: as the backoff says */
@@ -50,6 +54,7 @@ typedef struct IdemFailure
 	char		sqlstate[6];
 	const char *message;
 	bool		crashed;		/* the attempt took the server down */
+	bool		fell;			/* the attempt, alone, ended the program */
 	bool		hopeless;		/* every attempt would fail: the event is dead
 								 * at once */
 } IdemFailure;

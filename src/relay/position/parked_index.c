@@ -123,10 +123,7 @@ make_table(MemoryContext cxt, const char *name, Size keysize, Size entrysize)
 	return hash_create(name, 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
 
-/*
- * The heap's root is the key that is due first; of keys with the same time the
- * one with the lowest hash.
- */
+/* The heap's root is the key that is due first; then the one with the lowest hash. */
 static int
 compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 {
@@ -173,6 +170,13 @@ key_hash(IdemEventText type, IdemEventText id)
 						  hash_bytes_extended((const unsigned char *) id.data, id.len, 1));
 }
 
+uint64
+idem_parked_key(const IdemRelayConfig *config, const IdemEvent *event)
+{
+	return config->ordering == IDEM_ORDERING_KEY ? key_hash(event->aggregate_type, event->aggregate_id) :
+		(uint64) event->seq;
+}
+
 static ParkedEntry *
 find_entry(const IdemParkedIndex *index, int64 seq)
 {
@@ -212,10 +216,7 @@ leave_place(IdemParkedIndex *index, ParkedKey *key)
 	key->place = PLACE_NONE;
 }
 
-/*
- * Put the key into the place where its first event belongs: the last of the
- * ready keys.  An empty key is removed.
- */
+/* Put the key into the place where its first event belongs.  An empty key is removed. */
 static void
 find_place(IdemParkedIndex *index, ParkedKey *key, TimestampTz now)
 {
@@ -311,10 +312,7 @@ leave_key(IdemParkedIndex *index, ParkedEntry *entry)
 		find_place(index, key, GetCurrentTimestamp());
 }
 
-/*
- * Add or replace the entry of an event, and put it into its key's queue if it
- * is to be sent or blocks.
- */
+/* Add or replace the entry of an event; it is queued if it is to be sent or blocks. */
 static ParkedEntry *
 add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, TimestampTz now)
 {
@@ -346,10 +344,7 @@ add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, Times
 	return entry;
 }
 
-/*
- * Suspect the first events of each key of having taken the server down: at most
- * one run of a key was in flight then.
- */
+/* The first events of each key, a run at most, may have taken the server down. */
 static void
 suspect(IdemParkedIndex *index, ParkedEntry *entry)
 {
@@ -426,6 +421,8 @@ add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 	note.due = time_or(tup, desc, 7, DT_NOEND);
 	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
+	if (index->hurries && DatumGetBool(idem_spi_value(tup, desc, 10)))
+		note.due = index->looked_at;
 	suspect(index, add_entry(index, &note, key_hash(type, id), index->looked_at));
 	pfree(unconstify(char *, type.data));
 	pfree(unconstify(char *, id.data));
@@ -442,7 +439,8 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 	make_empty(index, config);
 	SPI_connect();
 	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
-					 " next_attempt_at, last_failed_at, crashes > 0 OR COALESCE(sqlstate = $2, false)"
+					 " next_attempt_at, last_failed_at, crashes > 0 OR COALESCE(sqlstate = $2, false),"
+					 " COALESCE(deferrals > 0, false)"
 					 " FROM %s.relay_parked WHERE relay_id = $1 ORDER BY seq",
 					 2, types, values, NULL);
 	for (uint64 i = 0; i < n; i++)
@@ -451,6 +449,7 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 		add_row(index, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
 	}
 	SPI_finish();
+	index->hurries = false;
 }
 
 bool
@@ -468,6 +467,33 @@ idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
 		return false;
 	hash = key_hash(event->aggregate_type, event->aggregate_id);
 	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL;
+}
+
+bool
+idem_parked_was_refused(const IdemParkedIndex *index, int64 seq)
+{
+	ParkedEntry *entry = find_entry(index, seq);
+
+	return entry == NULL || entry->note.failed_at != DT_NOBEGIN;
+}
+
+int
+idem_parked_keys(const IdemParkedIndex *index, uint64 *keys, int n, int most)
+{
+	HASH_SEQ_STATUS status;
+	ParkedKey  *key;
+
+	hash_seq_init(&status, index->keys);
+	while ((key = hash_seq_search(&status)) != NULL)
+	{
+		int			i = 0;
+
+		while (i < n && keys[i] != key->hash)
+			i++;
+		if (i == n && n < most && dlist_head_element(ParkedEntry, node, &key->queue)->note.state != IDEM_PARKED_DEAD)
+			keys[n++] = key->hash;
+	}
+	return n;
 }
 
 void
@@ -702,6 +728,35 @@ idem_parked_index_take(IdemParkedIndex *index, IdemParkedTaking *taking, int *n)
 	}
 	qsort(notes, *n, sizeof(*notes), compare_notes);
 	return notes;
+}
+
+bool
+idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	ParkedEntry *best = NULL;
+	ParkedKey  *key;
+	HASH_SEQ_STATUS status;
+
+	if (index->keys == NULL)
+		return false;
+	hash_seq_init(&status, index->keys);
+	while ((key = hash_seq_search(&status)) != NULL)
+	{
+		ParkedEntry *first;
+
+		if ((key->place != PLACE_READY && key->place != PLACE_DUE) || (avoid != NULL && key->hash == *avoid))
+			continue;
+		first = dlist_head_element(ParkedEntry, node, &key->queue);
+		if (best == NULL || first->note.failed_at < best->note.failed_at)
+			best = first;
+	}
+	if (best == NULL)
+		return false;
+	best->note.due = now;
+	find_place(index, best->key, now);
+	dlist_move_head(&index->ready, &best->key->node);
+	return true;
 }
 
 void

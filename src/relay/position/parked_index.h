@@ -79,6 +79,8 @@ typedef struct IdemParkedIndex
 								 * in flight when the server went down; set
 								 * before a load */
 	int			suspects;		/* such events that are still to be tried */
+	bool		hurries;		/* the next load lets events be due at once
+								 * whose last refusal did not count */
 	bool		stale;			/* the table has a row that the index lacks:
 								 * load the index */
 	int			more;			/* keys with events in flight and more behind */
@@ -108,6 +110,15 @@ extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
  * Read the table again, in a transaction.  Afterwards no event counts as taken.
  */
 extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config);
+
+/*
+ * The event's key, as verdicts name it (blame.h).  ..._was_refused: has the parked event
+ * been refused before?  ..._keys: add the keys whose events can be sent, now or later, to
+ * the n keys that are there; returns their number, at most "most".
+ */
+extern uint64 idem_parked_key(const IdemRelayConfig *config, const IdemEvent *event);
+extern bool idem_parked_was_refused(const IdemParkedIndex *index, int64 seq);
+extern int	idem_parked_keys(const IdemParkedIndex *index, uint64 *keys, int n, int most);
 
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
 
@@ -161,6 +172,12 @@ extern bool idem_parked_index_wants_turn(IdemParkedIndex *index);
 
 /* When an event can be taken: 1 if now, 0 if time alone does not make it so. */
 extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
+
+/*
+ * Let an event be due before its time, and be taken next: the first one of a key other than
+ * "avoid" (NULL: of any), the one that was refused longest ago.  False if there is none.
+ */
+extern bool idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid);
 
 /*
  * The outbox has been read on: ask "may" again about the events that it had not

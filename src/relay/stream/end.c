@@ -141,7 +141,7 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 			*found = (IdemFound)
 			{
 				.is_set = true, .parked_id = flight->parked_id,
-					.xid = flight->xid, .seq = flight->seq
+					.xid = flight->xid, .seq = flight->seq, .key = flight->key, .fell = !death->sure
 			};
 			idem_copy_error(found->message, message, sizeof(found->message));
 			restart(stream, message);

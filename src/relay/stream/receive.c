@@ -72,6 +72,18 @@ says_down(const char *sqlstate)
 	return strcmp(sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
 }
 
+/* What the result says of the event.  53400: the target asks for fewer events. */
+static IdemBlameKind
+kind_of_result(const IdemProtoResult *r)
+{
+	if (r->outcome == IDEM_PROTO_REJECTED)
+		return IDEM_BLAME_REJECTED;
+	if (r->outcome != IDEM_PROTO_RETRY)
+		return IDEM_BLAME_NOTHING;
+	return strcmp(r->sqlstate, unpack_sql_state(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)) == 0 ?
+		IDEM_BLAME_ASKED : IDEM_BLAME_RETRY;
+}
+
 /* Add a failure to the batch; returns its index. */
 static int
 add_failure(IdemBatch *batch, const IdemProtoResult *r)
@@ -88,10 +100,10 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r)
 	}
 	f = &batch->failures[batch->nfailures];
 	memset(f, 0, sizeof(*f));
-	f->counts = r->outcome == IDEM_PROTO_RETRY || r->outcome == IDEM_PROTO_REJECTED;
+	f->kind = kind_of_result(r);
 	f->retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
 	memcpy(f->sqlstate, r->sqlstate, sizeof(f->sqlstate));
-	if (f->counts && strcmp(f->sqlstate, "00000") == 0)
+	if (f->kind != IDEM_BLAME_NOTHING && strcmp(f->sqlstate, "00000") == 0)
 		strlcpy(f->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_REJECTED),
 				sizeof(f->sqlstate));
 	f->crashed = r->outcome == IDEM_PROTO_REJECTED && says_down(r->sqlstate);
@@ -201,6 +213,7 @@ on_ready(IdemStream *stream, const IdemProtoReady *ready)
 
 	if (stream->phase != IDEM_STREAM_HELLO)
 		return protocol_error("a second READY");
+	idem_blame_answered(&stream->relay.blame);
 	verdict = idem_resume(stream, ready);
 	if (verdict.outcome != IDEM_STREAM_OK)
 		return verdict;
@@ -208,7 +221,7 @@ on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	idem_schedule_withdraw(&stream->relay.ticket);
 	stream->proven = true;
 	stream->slow_start = false;
-	if (!stream->fell_ready)
+	if (!stream->fell_ready && !stream->relay.blame.lanes[0].open)
 		idem_engine_disprove(&stream->relay);
 	idem_report_got_on(stream->relay.entry);
 	idem_pipe_heard(&stream->pipe);

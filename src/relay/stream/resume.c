@@ -279,8 +279,12 @@ static void
 park_found(IdemStream *stream)
 {
 	IdemFound  *found = &stream->found;
-	IdemFailure failure = {.counts = true, .message = found->message};
+	IdemFailure failure = {.message = found->message, .fell = found->fell};
+	IdemBlameVerdict verdict = {.kind = IDEM_BLAME_FOUND, .key = found->key};
 	IdemEvent	event;
+
+	failure.counts = idem_blame_judge(&stream->relay.blame, &verdict);
+	failure.backs_off = !failure.counts;
 
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE), sizeof(failure.sqlstate));
 	if (found->parked_id != 0)

@@ -65,7 +65,10 @@ typedef struct Builder
 	IdemStream *stream;
 	IdemBatch  *batch;			/* NULL: no event yet */
 	IdemClock	turn_ends;
-	int			limit;			/* most events that the batch may have */
+	int			limit;			/* most events that the batch may have, and
+								 * most that are parked instead of sent */
+	int			window;			/* the same for the batch, as the target's
+								 * state has it */
 	int64		bytes;			/* bytes of the batch's frames */
 	XLogRecPtr	lsn;			/* largest commit LSN of its events */
 	FullTransactionId last_xid;
@@ -90,6 +93,7 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	b->bytes += idem_pipe_bytes_waiting(&b->stream->pipe) - waiting;
 	flight->xid = ev->xid;
 	flight->seq = ev->seq;
+	flight->key = idem_parked_key(b->stream->relay.config, ev);
 	flight->parked_id = parked_id;
 	flight->outcome = 0;
 	flight->failure = -1;
@@ -157,7 +161,7 @@ builder_has_room(Builder *b)
 	 */
 	if (b->parked >= b->limit || (b->dead && b->stream->relay.config->on_dead == IDEM_ON_DEAD_STOP))
 		return false;
-	return (b->batch == NULL || b->batch->n < b->limit) &&
+	return (b->batch == NULL || (b->batch->n < b->limit && b->batch->n < b->window)) &&
 		b->bytes < b->stream->max_batch_bytes &&
 		b->stream->credit_messages > 0 && b->stream->credit_bytes > 0;
 }
@@ -309,6 +313,13 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 	}
 }
 
+/* How many more events may be in flight, as the target's state has it? */
+static int
+window(const IdemStream *stream)
+{
+	return idem_blame_limit(&stream->relay.blame, 0, PG_INT32_MAX) - stream->nevents;
+}
+
 /* Send one batch of the outbox; true if there may be more at once. */
 static bool
 send_log_batch(IdemStream *stream, IdemClock turn_ends)
@@ -318,6 +329,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	bool		ended;
 	int64		last_seq = stream->relay.walk.read.seq;
 
+	b.window = window(stream);
 	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
 	if (stream->few_next && stream->parked->total < FEW_PARKED)
 		b.limit = Min(b.limit, FEW_EVENTS);
@@ -438,7 +450,8 @@ send_repeats(IdemStream *stream)
 	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
 	if (stream->few_repeats)
 		b.limit = Min(b.limit, FEW_EVENTS);
-	taking.limit = b.limit;
+	b.window = window(stream);
+	taking.limit = Min(b.limit, b.window);
 	idem_txn_begin();
 	MemoryContextSwitchTo(work);
 	taken = idem_parked_take(stream->parked, &taking);
@@ -518,7 +531,7 @@ has_room(IdemStream *stream)
 	bool		may_pipeline = !idem_hunt_is_on(&stream->hunt) && !stream->exclusive &&
 	stream->relay.breaker.stepwise == 0;
 
-	return idem_batch_has_room(stream) && (stream->nbatches == 0 || may_pipeline) &&
+	return idem_batch_has_room(stream) && (stream->nbatches == 0 || may_pipeline) && window(stream) > 0 &&
 		idem_pipe_bytes_waiting(&stream->pipe) < stream->max_batch_bytes &&
 		stream->credit_messages > 0 && stream->credit_bytes > 0 &&
 		!idem_pipe_is_held(&stream->pipe) && stream->lock_retry_at == 0;
@@ -543,7 +556,9 @@ may_repeat(const IdemStream *stream)
 IdemClock
 idem_send_repeats_at(IdemStream *stream)
 {
-	return may_repeat(stream) && has_room(stream) ? idem_parked_index_next(stream->parked) : 0;
+	if (!may_repeat(stream) || !has_room(stream))
+		return 0;
+	return idem_engine_is_held(&stream->relay) ? stream->relay.probe_at : idem_parked_index_next(stream->parked);
 }
 
 /*
@@ -565,6 +580,43 @@ typedef enum Filled
 	FILLED_UNSEEN				/* events were read, and no batch was sent */
 } Filled;
 
+/* Probe by the parked event that was refused longest ago, if it may be, of another key than the last. */
+static bool
+probe_parked(IdemStream *stream)
+{
+	if (!idem_parked_index_hurry(stream->parked, &stream->relay.blame.lanes[0].refused.key) &&
+		!idem_parked_index_hurry(stream->parked, NULL))
+		return false;
+	stream->log_turn = send_repeats(stream);
+	return stream->log_turn;
+}
+
+/*
+ * Send one event to a target that is down, or that asks for fewer: a parked one and one of
+ * the outbox by turns, since the refused ones may all be bad.  While few keys were refused,
+ * an event of another key need not wait for the pause.
+ */
+static Filled
+probe(IdemStream *stream, IdemClock turn_ends)
+{
+	bool		is_time = idem_clock() >= stream->relay.probe_at;
+	bool		log = log_is_open(stream) && (is_time || idem_blame_spares(&stream->relay.blame, 0));
+	bool		more = false;
+
+	if (is_time && may_repeat(stream) && !(log && stream->log_turn) && probe_parked(stream))
+		return FILLED_BATCH;
+	if (log)
+	{
+		stream->log_turn = false;
+		more = send_log_batch(stream, turn_ends);
+	}
+	if (stream->nbatches > 0)
+		return FILLED_BATCH;
+	if (more)
+		return FILLED_UNSEEN;
+	return is_time && may_repeat(stream) && probe_parked(stream) ? FILLED_BATCH : FILLED_NOTHING;
+}
+
 /*
  * Send one batch, of parked events or of the outbox.  The two take turns as
  * long as parked events can be sent, or could be sent once those in flight are
@@ -575,6 +627,8 @@ fill_once(IdemStream *stream, IdemClock turn_ends)
 {
 	int			before = stream->nbatches;
 
+	if (idem_engine_is_held(&stream->relay))
+		return probe(stream, turn_ends);
 	if ((!stream->log_turn || !log_is_open(stream)) &&
 		idem_parked_index_wants_turn(stream->parked))
 	{

@@ -48,20 +48,6 @@ end_freshness(IdemStream *stream)
 	IDEM_FAULT_POINT("relay-confirmed");
 }
 
-/*
- * A batch is settled, so earlier failures count no more.  But if none of its
- * events was acked, the target may be down all the same.
- */
-static void
-on_progress(IdemStream *stream, IdemBatch *batch)
-{
-	idem_engine_progressed(&stream->relay, batch->nonacks < batch->n, true);
-	if (batch->repeats && batch->nonacks == 0)
-		stream->few_repeats = false;
-	idem_hunt_settled(&stream->hunt, batch->n);
-	idem_report_counts(stream->relay.entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
-}
-
 bool
 idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n)
 {
@@ -87,9 +73,79 @@ try_lock_batch(IdemStream *stream, const IdemBatch *batch)
 	return locked;
 }
 
+/* Add the key to the n that are there, at most IDEM_BLAME_KEYS; returns their number. */
+static int
+add_key(uint64 *keys, int n, uint64 key)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (keys[i] == key)
+			return n;
+	}
+	if (n < IDEM_BLAME_KEYS)
+		keys[n++] = key;
+	return n;
+}
+
+/* How many keys have the events that could be sent now, or are in flight?  See IdemBlameVerdict. */
+static int
+count_keys(IdemStream *stream)
+{
+	uint64		keys[IDEM_BLAME_KEYS];
+	int			n = 0;
+	dlist_iter	iter;
+
+	if (stream->look != IDEM_LOOK_WHEN_WOKEN)
+		return IDEM_BLAME_KEYS;
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		for (int i = 0; i < batch->n && n < IDEM_BLAME_KEYS; i++)
+		{
+			if (batch->flights[i].outcome != IDEM_PROTO_ACKED)
+				n = add_key(keys, n, batch->flights[i].key);
+		}
+	}
+	return Max(idem_parked_keys(stream->parked, keys, n, IDEM_BLAME_KEYS), 1);
+}
+
+/* An event was accepted. */
+static void
+judge_ack(IdemStream *stream, const IdemSentEvent *flight)
+{
+	IdemBlameVerdict verdict = {.kind = IDEM_BLAME_ACCEPTED, .key = flight->key};
+
+	(void) idem_blame_judge(&stream->relay.blame, &verdict);
+}
+
+static void
+judge_acks(IdemStream *stream, const IdemBatch *batch)
+{
+	for (int i = 0; i < batch->n; i++)
+	{
+		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
+			judge_ack(stream, &batch->flights[i]);
+	}
+}
+
+/* Whose fault is it that the event was not accepted?  keys: see count_keys. */
+static IdemFailure
+judge_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight, int keys)
+{
+	IdemFailure failure = batch->failures[flight->failure];
+	IdemBlameVerdict verdict = {.kind = failure.kind, .key = flight->key, .keys = keys,
+		.names_time = failure.kind == IDEM_BLAME_RETRY && failure.retry_after_ms > 0,
+	.first = flight->parked_id == 0 || !idem_parked_was_refused(stream->parked, flight->seq)};
+
+	failure.counts = idem_blame_judge(&stream->relay.blame, &verdict);
+	failure.backs_off = !failure.counts && failure.kind != IDEM_BLAME_NOTHING;
+	return failure;
+}
+
 /* Park an event of the outbox that was not accepted. */
 static void
-park_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight)
+park_flight(IdemStream *stream, const IdemSentEvent *flight, const IdemFailure *failure)
 {
 	IdemEvent	event;
 
@@ -101,8 +157,7 @@ park_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *fli
 	if (flight->outcome == IDEM_PROTO_SKIPPED)
 		idem_parked_wait(stream->parked, stream->relay.config, &event);
 	else
-		idem_parked_refuse(stream->parked, stream->relay.config, &event,
-						   &batch->failures[flight->failure]);
+		idem_parked_refuse(stream->parked, stream->relay.config, &event, failure);
 }
 
 /*
@@ -133,22 +188,31 @@ let_wait(IdemStream *stream, const IdemBatch *batch)
 
 /*
  * Park the events of the batch that were not acked, or update their rows.  In a
- * transaction.
+ * transaction.  Where the sink stores nothing, what was acked is done already, and is
+ * evidence for what comes behind it.
  */
 static void
 park_nonacks(IdemStream *stream, IdemBatch *batch)
 {
+	int			keys = count_keys(stream);
+
 	for (int i = 0; i < batch->n; i++)
 	{
 		IdemSentEvent *flight = &batch->flights[i];
+		IdemFailure failure;
 
 		if (flight->outcome == IDEM_PROTO_ACKED)
+		{
+			if (!stream->relay.walk.sink_stores)
+				judge_ack(stream, flight);
 			continue;
+		}
+		failure = judge_flight(stream, batch, flight, keys);
 		if (!batch->repeats)
-			park_flight(stream, batch, flight);
+			park_flight(stream, flight, &failure);
 		else if (flight->outcome != IDEM_PROTO_SKIPPED)
 			idem_parked_refuse_again(stream->parked, stream->relay.config, flight->seq, flight->xid,
-									 flight->parked_id, &batch->failures[flight->failure]);
+									 flight->parked_id, &failure);
 	}
 	if (batch->repeats)
 		let_wait(stream, batch);
@@ -182,6 +246,31 @@ send_settle(IdemStream *stream, IdemBatch *batch)
 	idem_pipe_add(&stream->pipe, idem_proto_encode_settle(buf, 32, &settle));
 	batch->settle_sent = true;
 	IDEM_FAULT_POINT("relay-settle-sent");
+}
+
+/*
+ * A batch is settled, so earlier failures count no more.  But if none of its
+ * events was acked, the target may be down all the same.
+ */
+static void
+on_progress(IdemStream *stream, IdemBatch *batch)
+{
+	int			wait_ms = 0;
+
+	if (stream->relay.walk.sink_stores || batch->nonacks == 0)
+		judge_acks(stream, batch);
+	idem_engine_progressed(&stream->relay, batch->nonacks < batch->n, true);
+	for (int i = 0; i < batch->nfailures; i++)
+	{
+		if (batch->failures[i].kind == IDEM_BLAME_ASKED)
+			wait_ms = Max(wait_ms, batch->failures[i].retry_after_ms);
+	}
+	if (idem_engine_judged(&stream->relay, wait_ms))
+		stream->parked->hurries = stream->parked_dirty = true;
+	if (batch->repeats && batch->nonacks == 0)
+		stream->few_repeats = false;
+	idem_hunt_settled(&stream->hunt, batch->n);
+	idem_report_counts(stream->relay.entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
 }
 
 /*

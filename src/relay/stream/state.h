@@ -113,6 +113,7 @@ typedef struct IdemSentEvent
 {
 	FullTransactionId xid;
 	int64		seq;
+	uint64		key;			/* see idem_parked_key */
 	int64		parked_id;		/* row of the parked event; 0: the event comes
 								 * from the outbox */
 	uint8		outcome;		/* IdemProtoOutcome; 0: no answer yet */
@@ -152,6 +153,9 @@ typedef struct IdemFound
 								 * from the outbox */
 	FullTransactionId xid;
 	int64		seq;
+	uint64		key;
+	bool		fell;			/* the program ended; else it said that it
+								 * could not commit the event */
 	char		message[IDEM_ERROR_LEN];
 } IdemFound;
 

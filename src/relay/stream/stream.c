@@ -88,6 +88,9 @@ look_again(IdemRelay *relay)
 	stream->parked_dirty = true;
 	if (stream->look == IDEM_LOOK_WHEN_WOKEN)
 		stream->look = IDEM_LOOK_WITH_ROOM;
+
+	/* Whether a parked event is alone shows only in the outbox. */
+	stream->log_turn = true;
 }
 
 /*
@@ -112,7 +115,8 @@ rest_time(const IdemStream *stream)
 {
 	IdemClock	due;
 
-	if (idem_sink_idle_timeout_ms == 0 || !is_idle(stream))
+	if (idem_sink_idle_timeout_ms == 0 || !is_idle(stream) ||
+		(idem_engine_is_held(&stream->relay) && stream->parked->total > 0))
 		return 0;
 	due = idem_parked_index_next(stream->parked);
 	if (due != 0 && due <= idem_clock_plus_ms(idem_clock(), MIN_REST_MS))
@@ -345,16 +349,19 @@ start_program(IdemStream *stream, IdemClock now)
 
 /*
  * Report what a relay with a ready program waits for.  A failure is over when an event was
- * accepted (settle.c), or when there is nothing left that the sink could be sent.
+ * accepted (settle.c), or when there is nothing left that the sink could be sent: an event
+ * that it refused may be to be tried again.
  */
 static void
 report_running(IdemStream *stream)
 {
 	IdemRelayWait waiting = IDEM_WAIT_EVENTS;
+	uint64		key;
 
 	if (stream->phase != IDEM_STREAM_READY)
 		return;
-	if (stream->nbatches == 0 && stream->look == IDEM_LOOK_WHEN_WOKEN && stream->lock_retry_at == 0)
+	if (stream->nbatches == 0 && stream->look == IDEM_LOOK_WHEN_WOKEN && stream->lock_retry_at == 0 &&
+		(!idem_engine_is_held(&stream->relay) || idem_parked_keys(stream->parked, &key, 0, 1) == 0))
 		idem_engine_disprove(&stream->relay);
 	if (stream->lock_retry_at != 0)
 		waiting = IDEM_WAIT_LOCK;
@@ -365,7 +372,7 @@ report_running(IdemStream *stream)
 	else if (stream->parked->total >= idem_max_parked)
 		waiting = IDEM_WAIT_PARKED_ROOM;
 	else if (idem_parked_index_next(stream->parked) != 0)
-		waiting = IDEM_WAIT_RETRY;
+		waiting = idem_engine_is_held(&stream->relay) ? IDEM_WAIT_BACKOFF : IDEM_WAIT_RETRY;
 	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STREAMING, waiting);
 }
 

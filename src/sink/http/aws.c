@@ -113,7 +113,7 @@ hsink_answer_refused(HSink *p, HSinkRequest *r, uint32_t index, bool sender, con
 	snprintf(text, sizeof(text), "%s: %s", hide ? "refused" : code,
 			 hide ? "the response " IDEM_SINK_HIDES_SECRET : message);
 	hsink_answer(p, r->events[index], sender && !begins_with_one(code, busy) ? IDEM_PROTO_REJECTED : IDEM_PROTO_RETRY,
-				 NULL, 0, text);
+				 begins_with_one(code, busy) ? HSINK_ASKS_FOR_LESS : NULL, 0, text);
 	r->events[index] = NULL;
 }
 

@@ -45,6 +45,8 @@
 
 #define HSINK_MAX_URL			8192	/* bytes of an expanded URL */
 #define HSINK_MAX_HEADER_BYTES	32768	/* of all header lines of a request */
+#define HSINK_ASKS_FOR_LESS		"53400" /* SQLSTATE of an answer that asks for
+										 * fewer requests */
 #define HSINK_SHOWN_BYTES		1024	/* of an answer, in a message */
 #define HSINK_LEAST_BATCH		100 /* events of a batch of the protocol */
 #define HSINK_MOST_BATCH		10000

@@ -117,7 +117,9 @@ judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004", "%s answers with HTTP %ld: %s", p->config.origin, status, shown);
 		return HSINK_FAILS;
 	}
-	if (blame == HSINK_BLAME_BUSY || status == 408 || status == 425 || status == 429 || status >= 500 || status < 200)
+	if (blame == HSINK_BLAME_BUSY || status == 429)
+		return decide(v, IDEM_PROTO_RETRY, HSINK_ASKS_FOR_LESS, r->retry_after, "HTTP %ld: %s", status, shown);
+	if (status == 408 || status == 425 || status >= 500 || status < 200)
 		return decide(v, IDEM_PROTO_RETRY, NULL, r->retry_after, "HTTP %ld: %s", status, shown);
 	if (status == 410)
 	{

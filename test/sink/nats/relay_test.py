@@ -28,7 +28,7 @@ def test_relay():
         def admin():
             return broker.client(user="admin", **{"pass": "admin"})
         admin().stream(**stream)
-        source.sql("SELECT idempotency.relay_create('orders', 'stock', max_backoff => '200 ms')")
+        source.sql("SELECT idempotency.relay_create('orders', 'stock', min_backoff => '50 ms', max_backoff => '200 ms')")
 
         def enqueue(n):
             source.sql(f"SELECT count(idempotency.outbox_enqueue('item', (i % 7)::text, 'Moved', to_jsonb(i))) FROM generate_series(1, {n}) AS i")

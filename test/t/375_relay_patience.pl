@@ -1,0 +1,241 @@
+
+# Copyright (c) 2026, the idempotency developers
+
+# Whose fault a refusal is, seen by a webhook: while a receiver refuses all, no event is a
+# dead letter, and all arrive in order when that ends.  One event that is refused for ever
+# is dead after retry_for, and the others go on meanwhile.
+
+use strict;
+use warnings FATAL => 'all';
+
+use IO::Select;
+use IO::Socket::INET;
+use IdemRelay;
+use IdemTest;
+use POSIX ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $node = IdemTest::cluster('main');
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $receiver;
+
+sub sql
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+#
+# A receiver that answers a request as the file "status" says, and with 422 the events whose
+# payload says so.  It notes "relay key number status".
+#
+sub answer
+{
+	my ($client) = @_;
+	my $request = '';
+
+	until ($request =~ /\r\n\r\n/ && $request =~ /^content-length: (\d+)/mi && length($request) >= index($request, "\r\n\r\n") + 4 + $1)
+	{
+		sysread($client, $request, 65536, length $request) or return;
+	}
+	my ($n, $relay, $bad, $key) = $request =~ m{"n": (\d+), "r": "(\w+)", "bad": (\w+), "key": "(\w+)"} or return;
+	my $status = slurp_file("$dir/status.$relay");
+	$status = 422 if $status == 200 && $bad eq 'true';
+	append_to_file("$dir/log.$relay", "$key $n $status\n");
+	my $wait = $status == 429 ? "Retry-After: 1\r\n" : '';
+	syswrite($client, "HTTP/1.1 $status told\r\n${wait}Content-Length: 0\r\nConnection: close\r\n\r\n");
+	return;
+}
+
+sub start_receiver
+{
+	my $test = $$;
+
+	$receiver = fork // die "could not fork: $!";
+	return if $receiver;
+	my $server = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1', LocalPort => $port, ReuseAddr => 1)
+	  or POSIX::_exit(1);
+	while (getppid() == $test)
+	{
+		next if !IO::Select->new($server)->can_read(1);
+		my $client = $server->accept or next;
+		answer($client);
+		close $client;
+	}
+	POSIX::_exit(0);
+}
+
+sub set_status
+{
+	my ($relay, $status) = @_;
+
+	# At once: the receiver may be reading it.
+	append_to_file("$dir/new", $status);
+	rename "$dir/new", "$dir/status.$relay" or die "could not rename: $!";
+	return;
+}
+
+my $made = 0;
+
+sub enqueue
+{
+	my ($relay, $key, $bad) = @_;
+
+	$made++;
+	sql(qq{SELECT idempotency.outbox_enqueue('$relay', '$key', 'E',
+		jsonb_build_object('n', $made, 'r', '$relay', 'key', '$key', 'bad', @{[ $bad ? 'true' : 'false' ]}))});
+	return;
+}
+
+# So many events of five keys at once: a definite no to an event that is alone counts.
+sub enqueue_many
+{
+	my ($relay, $n) = @_;
+
+	sql(qq{SELECT count(idempotency.outbox_enqueue('$relay', 'k' || i % 5, 'E',
+		jsonb_build_object('n', i, 'r', '$relay', 'key', 'k' || i % 5, 'bad', false)))
+		FROM generate_series($made + 1, $made + $n) i});
+	$made += $n;
+	return;
+}
+
+# Lines "key number status" of the receiver.
+sub noted
+{
+	my ($relay) = @_;
+
+	my @lines = -e "$dir/log.$relay" ? split(/\n/, slurp_file("$dir/log.$relay")) : ();
+
+	return @lines;
+}
+
+sub accepted
+{
+	my @lines = grep { / 200$/ } noted(@_);
+
+	return @lines;
+}
+
+# The events of each key came in the order in which they were enqueued.
+sub in_order
+{
+	my ($relay) = @_;
+	my %last;
+
+	foreach (accepted($relay))
+	{
+		my ($key, $n) = split / /;
+
+		return "$n of $key after $last{$key}" if ($last{$key} // 0) > $n;
+		$last{$key} = $n;
+	}
+	return 'in order';
+}
+
+sub create_relay
+{
+	my ($relay, $more) = @_;
+
+	set_status($relay, 200);
+	sql("SELECT idempotency.relay_create('$relay', 'hook', aggregate_types => '{$relay}', min_backoff => '10 ms', max_backoff => '100 ms', $more)");
+	return;
+}
+
+start_receiver();
+sql(qq{CREATE SERVER hook FOREIGN DATA WRAPPER idempotency_http
+	OPTIONS (url 'http://127.0.0.1:$port/', allowed_addresses '127.0.0.1')});
+
+#
+# A receiver that refuses all for a while, whatever limits the events have.
+#
+foreach my $status (503, 422)
+{
+	my $relay = "down$status";
+
+	create_relay($relay, q{retry_for => '50 ms', max_attempts => 2});
+	enqueue($relay, 'k1');
+	IdemRelay::wait_until("$relay: the first event", sub { accepted($relay) == 1 });
+	set_status($relay, $status);
+	enqueue_many($relay, 20);
+	IdemRelay::wait_until("$relay: 40 requests are refused", sub { noted($relay) - accepted($relay) >= 40 });
+	is(IdemRelay::stat($node, $relay, 'dead'), '0', "$relay: no dead letter");
+	IdemRelay::wait_state($node, $relay, 'outage');
+	enqueue_many($relay, 10);
+	set_status($relay, 200);
+	IdemRelay::wait_until("$relay: all arrive", sub { accepted($relay) >= 31 });
+	IdemTest::wait_for($node, "SELECT lag_events = 0 AND retrying = 0 FROM idempotency.stat_relay WHERE relay = '$relay'");
+	is(IdemRelay::stat($node, $relay, 'dead'), '0', "$relay: no dead letter at the end");
+	is(scalar(accepted($relay)), 31, "$relay: each once");
+	is(in_order($relay), 'in order', "$relay: in order of each key");
+}
+
+#
+# A receiver that asks to wait.
+#
+create_relay('busy', q{retry_for => '1 ms', max_attempts => 1});
+enqueue('busy', 'k0');
+IdemRelay::wait_until('the first event', sub { accepted('busy') == 1 });
+set_status('busy', 429);
+enqueue_many('busy', 20);
+IdemTest::wait_for($node, q{SELECT retrying > 0 AND last_error LIKE 'HTTP 429%' FROM idempotency.stat_relay WHERE relay = 'busy'});
+is(sql(q{SELECT max(attempts) FROM idempotency_data.relay_parked WHERE aggregate_type = 'busy'}), '0', 'no try counts');
+set_status('busy', 200);
+IdemRelay::wait_until('all arrive', sub { accepted('busy') == 21 });
+is(in_order('busy'), 'in order', 'in order of each key');
+is(IdemRelay::stat($node, 'busy', 'dead'), '0', 'and none is dead');
+
+#
+# One event that is refused, others that pass.
+#
+create_relay('one', q{retry_for => '500 ms'});
+enqueue('one', 'bad', 1);
+enqueue('one', 'bad');
+my $others = 0;
+IdemRelay::wait_until('the event is dead', sub {
+	enqueue('one', 'k' . ++$others % 5);
+	return IdemRelay::stat($node, 'one', 'dead') eq '1';
+});
+IdemRelay::wait_until('the others arrive, and what waited behind it', sub { accepted('one') == $others + 1 });
+is(in_order('one'), 'in order', 'the others are in order');
+is(sql(q{SELECT tried_for >= '500 ms' AND attempts > 1 AND tried_for <= last_failed_at - first_failed_at FROM idempotency_data.relay_parked
+	WHERE aggregate_type = 'one'}), 't', 'it was tried for as long as retry_for says');
+is(sql(q{SELECT sqlstate FROM idempotency.dead_letters WHERE relay = 'one'}), 'ID005', 'and the dead letter has the reason');
+
+#
+# One event alone: a definite no counts, and "not now" never does.
+#
+create_relay('no', q{retry_for => '200 ms'});
+enqueue('no', 'bad', 1);
+IdemTest::wait_for($node, q{SELECT dead = 1 FROM idempotency.stat_relay WHERE relay = 'no'});
+create_relay('later', q{retry_for => '1 ms', max_attempts => 1});
+set_status('later', 503);
+enqueue('later', 'k');
+IdemRelay::wait_until('it is tried again and again', sub { noted('later') >= 12 });
+is(IdemRelay::stat($node, 'later', 'dead'), '0', 'and is no dead letter');
+is(sql(q{SELECT attempts, tried_for FROM idempotency_data.relay_parked WHERE aggregate_type = 'later'}), '0|00:00:00', 'no try counts');
+set_status('later', 200);
+IdemRelay::wait_until('it arrives', sub { accepted('later') == 1 });
+
+#
+# Without a limit of time or tries an event is tried for ever.
+#
+create_relay('ever', q{retry_for => '0'});
+enqueue('ever', 'bad', 1);
+IdemTest::wait_for($node, q{SELECT attempts > 5 AND tried_for > '0' AND state = 'retry' FROM idempotency_data.relay_parked WHERE aggregate_type = 'ever'});
+IdemRelay::wait_state($node, 'ever', 'outage');
+enqueue('ever', 'good');
+IdemRelay::wait_until('it holds no later event back', sub { accepted('ever') == 1 });
+sql(q{SELECT idempotency.relay_alter('ever', retry_for => '1 ms')});
+IdemTest::wait_for($node, q{SELECT dead = 1 FROM idempotency.stat_relay WHERE relay = 'ever'});
+my $before = noted('ever');
+is(sql(q{SELECT idempotency.relay_redrive('ever')}), '1', 'redrive');
+IdemRelay::wait_until('it is tried again', sub { noted('ever') >= $before + 2 });
+IdemTest::wait_for($node, q{SELECT dead = 1 FROM idempotency.stat_relay WHERE relay = 'ever'});
+is(sql(q{SELECT attempts >= 2 AND tried_for > '0' FROM idempotency_data.relay_parked WHERE aggregate_type = 'ever'}), 't', 'with a new clock');
+
+kill 'KILL', $receiver;
+waitpid $receiver, 0;
+$node->stop;
+done_testing();
