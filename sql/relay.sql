@@ -202,6 +202,7 @@ SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s O
 	('kafka', 'brokers ''b'', delivery ''twice'''), ('kafka', 'password ''secret'''),
 	('http', 'url ''https://u'', service ''smtp'''), ('http', 'token ''secret'''),
 	('nats', 'servers ''a'', tls ''perhaps'''), ('nats', 'token ''secret'''),
+	('redis', 'servers ''h'', delivery ''twice'''), ('redis', 'password ''secret'''),
 	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
 	('program', 'program ''../x'''), ('program', 'program ''X'''),
 	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);
@@ -213,6 +214,16 @@ CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.sink_setup_sql('nul');
 -- What any kind of sink needs.  Names stand as quoted words of a shell.
 SELECT idempotency.sink_setup('pg') = idempotency.sink_setup_sql('pg') AS same, idempotency.sink_setup('nul');
+CREATE SERVER redis FOREIGN DATA WRAPPER idempotency_redis OPTIONS (stream 's.{aggregate_type}*');
+CREATE USER MAPPING FOR CURRENT_USER SERVER redis;
+SELECT pg_temp.try($$SELECT idempotency.sink_setup('redis')$$);
+ALTER SERVER redis OPTIONS (ADD servers '[::1]:7000,h:1');
+SELECT idempotency.sink_setup('redis');
+ALTER USER MAPPING FOR CURRENT_USER SERVER redis OPTIONS (ADD user 'it''s', ADD password 'secret');
+SELECT idempotency.sink_setup('redis', 'the ''relay''');
+ALTER SERVER redis OPTIONS (DROP stream, ADD delivery 'at_least_once', SET servers 'h');
+SELECT idempotency.sink_setup('redis');
+DROP SERVER redis CASCADE;
 CREATE SERVER kafka FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (topic 'a');
 SELECT left(pg_temp.try($$SELECT idempotency.sink_setup('kafka')$$), 28);
 ALTER SERVER kafka OPTIONS (ADD brokers '$(id);''x''');

@@ -133,6 +133,9 @@ SELECT o, pg_temp.attempt('CREATE SERVER regress_kafka FOREIGN DATA WRAPPER idem
 SELECT o, pg_temp.attempt('CREATE SERVER regress_nats FOREIGN DATA WRAPPER idempotency_nats OPTIONS (' || o || ')') FROM (VALUES
 	($$subject '{id}'$$), ($$position_subject '{aggregate_type}'$$), ($$format 'debezium'$$), ($$timeout '999'$$),
 	($$servers 'a', stream 's', subject 'x.{aggregate_id}.{header:x}', source '/{relay}', tls 'on'$$)) AS a (o);
+SELECT o, pg_temp.attempt('CREATE SERVER regress_redis FOREIGN DATA WRAPPER idempotency_redis OPTIONS (' || o || ')') FROM (VALUES
+	($$stream '{id}'$$), ($$stream '{relay'$$), ($$position_key '{aggregate_type}'$$), ($$source '{event_type}'$$), ($$maxlen '-1'$$),
+	($$wait_aof 'always'$$), ($$stream '{relay}.{aggregate_type}.{event_type}.{header:x}', position_key '{relay}', maxlen '0', wait_aof 'auto'$$)) AS a (o);
 CREATE SERVER regress_http FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'https://example.com/');
 SELECT o, pg_temp.attempt(format('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_http OPTIONS (signing_secrets %L)', o)) FROM (VALUES
 	('secret'), (' '), ('whsec_' || repeat('A', 28)), ('whsec_' || repeat('A', 33)), ('whsec_' || repeat('A', 31) || '-'), ('whsec_' || repeat('A', 88)),

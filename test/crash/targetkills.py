@@ -1,6 +1,6 @@
 """Kill -9 everything between a server and the target of its relays under load, and judge what arrived.
 
-kafka/kills.py and http/kills.py of test/sink have the targets.  Producers commit business rows
+kafka/kills.py, redis/kills.py and http/kills.py of test/sink have the targets.  Producers commit business rows
 and events together and log outside of the server what they know of each COMMIT (producers.py,
 ledger.py).  Meanwhile relay workers, sink programs, producers' backends and the target are
 killed at moments that the seed draws.  At the end the target's events are read, and the rules

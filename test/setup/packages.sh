@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -142,6 +142,7 @@ need_sink()
 	need_cmd openssl openssl
 	need_cmd curl curl
 	need_cmd setpriv util-linux
+	need_cmd redis-server redis-server
 	# pgbouncer is in a directory that only root's PATH has
 	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer
 }
@@ -234,6 +235,17 @@ need_nats()
 	need_cmd setpriv util-linux
 	need_cmd openssl openssl
 	need_cmd dpkg-deb dpkg
+}
+
+# What runs redis-server, and fetches a newer valkey-server (test/setup/valkey.sh).
+need_redis()
+{
+	need_build
+	need_cmd python3 python3
+	need_cmd redis-server redis-server
+	need_cmd openssl openssl
+	need_cmd dpkg-deb dpkg
+	need_header openssl/ssl.h libssl-dev
 }
 
 # What fetches and runs the peers of the http sink: receivers, nginx, mocks of clouds.
@@ -406,10 +418,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

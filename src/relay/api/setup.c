@@ -34,6 +34,8 @@
 #include "sink/nats/setup.h"
 #include "sink/postgres/options.h"
 #include "sink/postgres/setup_sql.h"
+#include "sink/redis/options.h"
+#include "sink/redis/setup.h"
 
 #define MAX_TOPIC	249			/* bytes that Kafka takes */
 
@@ -234,6 +236,81 @@ append_nats(StringInfo out, const ForeignServer *server, const char *relay)
 	appendStringInfo(out, IDEM_SINK_NATS_RIGHTS_SETUP, rights.data);
 }
 
+/*
+ * A pattern of Redis for the keys of a template, quoted for a shell.  The relay's name
+ * is a hash tag; what an event fills in is not known.
+ */
+static char *
+key_pattern(const char *template, const char *relay)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	appendStringInfoChar(&buf, '~');
+	while (*template != '\0')
+	{
+		const char *text = template;
+		size_t		len = 1;
+
+		if (*template == '{')
+		{
+			bool		is_relay = strncmp(template, "{relay}", 7) == 0;
+
+			template += strcspn(template, "}") + 1;
+			if (!is_relay)
+			{
+				appendStringInfoChar(&buf, '*');
+				continue;
+			}
+			text = psprintf("{%s}", relay);
+
+			len = strlen(text);
+		}
+		else
+			template++;
+		for (size_t i = 0; i < len; i++)
+		{
+			if (strchr("*?[]\\", text[i]) != NULL)
+				appendStringInfoChar(&buf, '\\');
+			appendStringInfoChar(&buf, text[i]);
+		}
+	}
+	return shell_word(buf.data);
+}
+
+/* Commands for a server that a relay of the redis sink delivers to. */
+static void
+append_redis(StringInfo out, const ForeignServer *server, const char *relay)
+{
+	const char *servers = required_option(server, "servers");
+	const char *stream = idem_sink_option_value(server->options, "stream");
+	const char *position = idem_sink_option_value(server->options, "position_key");
+	const char *delivery = idem_sink_option_value(server->options, "delivery");
+	UserMapping *mapping = GetUserMapping(GetUserId(), server->serverid);
+	const char *user = idem_sink_option_value(mapping->options, "user");
+	char	   *host;
+	char	   *port;
+
+	host = pnstrdup(servers, strcspn(servers, ", "));
+	port = strrchr(host, ':');
+	if (port != NULL)
+		*port++ = '\0';
+	if (*host == '[' && host[strlen(host) - 1] == ']')
+		host = pnstrdup(host + 1, strlen(host) - 2);
+	host = shell_word(host);
+	port = shell_word(port ? port : "6379");
+	appendStringInfo(out, IDEM_SINK_REDIS_SERVER_SETUP, host, port);
+	if (user == NULL)
+		return;
+	user = shell_word(user);
+	appendStringInfo(out, IDEM_SINK_REDIS_ACL, host, port, user,
+					 key_pattern(stream ? stream : IDEM_SINK_REDIS_STREAM, relay));
+	if (delivery == NULL || strcmp(delivery, "exactly_once") == 0)
+		appendStringInfo(out, IDEM_SINK_REDIS_POSITION_ACL, host, port, user,
+						 key_pattern(position ? position : IDEM_SINK_REDIS_POSITION_KEY, relay));
+	appendStringInfo(out, IDEM_SINK_REDIS_ACL_END, host, port, user);
+}
+
 Datum
 idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
 {
@@ -265,6 +342,8 @@ idem_sink_setup_fn(PG_FUNCTION_ARGS)
 		append_kafka(&out, server, relay);
 	else if (strcmp(wrapper, "idempotency_nats") == 0)
 		append_nats(&out, server, relay);
+	else if (strcmp(wrapper, "idempotency_redis") == 0)
+		append_redis(&out, server, relay);
 	else
 		appendStringInfoString(&out, IDEM_SINK_NO_SETUP);
 	PG_RETURN_TEXT_P(cstring_to_text(out.data));
