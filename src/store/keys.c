@@ -609,9 +609,10 @@ idem_keys_forget(int number)
 	bool		locked;
 
 	/*
-	 * The lock keeps out whoever reads the sequence by its name.  A reader could load a
-	 * page again between its leaving the buffers and the cut of the file; the next who
-	 * extends the file would find that page where a new one has to be, until a restart.
+	 * The lock keeps out whoever reads the sequence by its name.  A reader
+	 * could load a page again between its leaving the buffers and the cut of
+	 * the file; the next who extends the file would find that page where a
+	 * new one has to be, until a restart.
 	 */
 	locked = RelationIsValid(rel) && ConditionalLockRelation(rel, AccessExclusiveLock);
 	if (!locked)
