@@ -62,7 +62,7 @@ COMMENT ON TABLE idempotency_data.relays IS
 COMMENT ON COLUMN idempotency_data.relays.owner IS
     'Name of the foreign table''s owner at the last look. If a restore left the table to another role, the relay does not run.';
 COMMENT ON COLUMN idempotency_data.relays.owner_oid IS
-    'OID of the role "owner" in the cluster that "identity" names.';
+    'OID of the role "owner" in the cluster that "identity" names; 0 in a restored row.';
 COMMENT ON COLUMN idempotency_data.relays.retry_for IS
     '0: no limit.';
 COMMENT ON COLUMN idempotency_data.relays.max_attempts IS
@@ -84,10 +84,19 @@ COMMENT ON COLUMN idempotency_data.relays.epoch IS
 COMMENT ON COLUMN idempotency_data.relays.server_epoch IS
     'The epoch that began when relay_alter led the relay to its present server; 0: it has had no other since it was created or adopted.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS
-    'Names this position log to a sink that stores positions; relay_adopt sets a new one.';
+    'Names this position log to a sink that stores positions; relay_adopt sets a new one. Empty in a restored row: until relay_adopt the relay sends nothing.';
 COMMENT ON COLUMN idempotency_data.relays.identity IS
     'Publish identity and database that the relay is bound to; under any other the relay sends nothing.';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relays', '');
+CREATE FUNCTION idempotency_data.relays_restore()
+RETURNS trigger LANGUAGE C AS 'MODULE_PATHNAME', 'idem_relays_restore_fn';
+COMMENT ON FUNCTION idempotency_data.relays_restore() IS
+    'Trigger: lets a relay that comes from a dump wait for relay_adopt, under an epoch of its own.';
+CREATE TRIGGER relays_restore BEFORE INSERT ON idempotency_data.relays
+    FOR EACH ROW EXECUTE FUNCTION idempotency_data.relays_restore();
+COMMENT ON TRIGGER relays_restore ON idempotency_data.relays IS
+    'Acts only on rows that are restored from a dump.';
+ALTER TABLE idempotency_data.relays ENABLE ALWAYS TRIGGER relays_restore;
 
 -- Ids are never used again, so remains of a dropped relay are not taken for
 -- another relay's.  The sequence is not dumped: relay_create goes on after the ids

@@ -20,8 +20,10 @@
  * allowed.
  *
  * A relay is bound to the publish identity under which it was created or
- * adopted, and does not run under another identity.  So a copy or a restore of a
- * database does not publish beside the original.
+ * adopted, and does not run under another identity.  So a copy of a database does
+ * not publish beside the original.  A restore may come into a database of the same
+ * identity, e.g. into the one that was dumped.  So a relay that a restore has
+ * brought has no incarnation, and does not run either, until relay_adopt.
  *
  * MEMORY: all results are in the caller's context; a worker keeps the identity in
  * TopMemoryContext.
@@ -476,10 +478,24 @@ idem_relay_probe_ms(const IdemRelayConfig *config, int failures)
 	return with_jitter(Min(idem_blame_pause_ms(failures), idem_relay_max_backoff_ms(config)));
 }
 
-char *
-idem_relay_unadopted_message(const char *bound, const char *here)
+bool
+idem_relay_is_restored(const IdemRelayConfig *config)
 {
-	return psprintf("bound to \"%s\", this database is \"%s\"", bound, here);
+	return config->incarnation[0] == '\0';
+}
+
+bool
+idem_relay_is_adopted(const IdemRelayConfig *config, const char *here)
+{
+	return !idem_relay_is_restored(config) && strcmp(config->identity, here) == 0;
+}
+
+char *
+idem_relay_unadopted_message(const IdemRelayConfig *config, const char *here)
+{
+	if (strcmp(config->identity, here) == 0)
+		return pstrdup("the relay was restored from a dump");
+	return psprintf("bound to \"%s\", this database is \"%s\"", config->identity, here);
 }
 
 bool
@@ -492,10 +508,10 @@ idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 		*state = IDEM_RELAY_MISCONFIGURED;
 		*message = config->problem;
 	}
-	else if (strcmp(config->identity, identity) != 0)
+	else if (!idem_relay_is_adopted(config, identity))
 	{
 		*state = IDEM_RELAY_UNADOPTED;
-		*message = idem_relay_unadopted_message(config->identity, identity);
+		*message = idem_relay_unadopted_message(config, identity);
 	}
 	else if (config->problem)
 	{

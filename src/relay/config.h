@@ -96,8 +96,14 @@ extern int64 idem_relay_probe_ms(const IdemRelayConfig *config, int failures);
 extern bool idem_relay_is_barred(const IdemRelayConfig *config, IdemRelayState *state,
 								 const char **message);
 
-/* Why a relay is unadopted: the identity that it is bound to, and that of this database. */
-extern char *idem_relay_unadopted_message(const char *bound, const char *here);
+/* Is the relay bound to this identity, and not restored? */
+extern bool idem_relay_is_adopted(const IdemRelayConfig *config, const char *here);
+
+/* Why a relay is not adopted; here: the identity of this database. */
+extern char *idem_relay_unadopted_message(const IdemRelayConfig *config, const char *here);
+
+/* Has no relay_adopt followed the restore that brought the relay's row? */
+extern bool idem_relay_is_restored(const IdemRelayConfig *config);
 
 /* The publish identity: a name for this server and database */
 

@@ -27,6 +27,8 @@ COMMIT;
 SELECT idempotency.outbox_enqueue('a', n::text, 't', '1') FROM generate_series(1, 4) n;
 SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('2', '3');
 });
+# Their transaction ids are those of a cluster that is far ahead
+$node->safe_psql('source', q{UPDATE idempotency_data.relay_parked SET xid = '4000000000'});
 command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('source') ], 'dumped');
 my ($text) = run_command([ 'pg_restore', '-f', '-', $dump ]);
 unlike($text, qr/relay_parked_parked_id_seq/, 'no sequence is in the dump');
@@ -51,6 +53,12 @@ is($node->safe_psql('copy', q{SELECT string_agg(aggregate_id, ' ' ORDER BY seq) 
 $node->safe_psql('copy', q{
 SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('1', '4')});
 is($node->safe_psql('copy', $parked), '4', 'more can be parked');
+
+# They are sent, also where an operator has moved the position before the adoption
+$node->safe_psql('copy', q{SELECT idempotency.relay_resume('r'), idempotency.relay_alter('r', start_at => 'latest')});
+is($node->safe_psql('copy', 'SELECT state FROM idempotency.stat_relay'), 'unadopted', 'a move of the position is no adoption');
+$node->safe_psql('copy', q{SELECT idempotency.relay_adopt('r')});
+IdemTest::wait_for($node, 'SELECT count(*) = 0 FROM idempotency_data.relay_parked', 't', 'copy');
 
 # An id of a relay may be another relay's, in a database whose relays were made in
 # another order: nobody gets the events of another relay.

@@ -19,9 +19,12 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_type.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -29,6 +32,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 
 #include "claim/lock.h"
 #include "compat.h"
@@ -50,6 +54,10 @@ PG_FUNCTION_INFO_V1(idem_relay_drop_fn);
 PG_FUNCTION_INFO_V1(idem_relay_pause_fn);
 PG_FUNCTION_INFO_V1(idem_relay_resume_fn);
 PG_FUNCTION_INFO_V1(idem_relay_adopt_fn);
+PG_FUNCTION_INFO_V1(idem_relays_restore_fn);
+
+/* relay_create inserts its row, which is of no restore. */
+static bool is_creating = false;
 
 IdemRelayConfig *
 idem_relay_get(const char *name)
@@ -362,6 +370,61 @@ server_arg(FunctionCallInfo fcinfo)
 	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_server, "server", NAMEDATALEN - 1));
 }
 
+/* Insert the row of a new relay; SPI_tuptable has its epoch.  False if the name is taken. */
+static bool
+insert_relay(IdemRelayColumns *row)
+{
+	const char *sql = psprintf("INSERT INTO %%s.relays (%s, epoch) VALUES (%s, pg_catalog.nextval('%%s.relay_log_id'))"
+							   " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
+							   row->names.data, row->params.data);
+	uint64		n = 0;
+
+	is_creating = true;
+	PG_TRY();
+	{
+		n = idem_spi_run(sql, row->n, row->types, row->values, row->nulls);
+	}
+	PG_FINALLY();
+	{
+		is_creating = false;
+	}
+	PG_END_TRY();
+	return n > 0;
+}
+
+/*
+ * Trigger before insert on "relays".  A row that relay_create has not made comes from
+ * a dump.  It gets no incarnation, so that the relay does not run before relay_adopt.
+ * Its epoch counts positions of another log.  Rows of this log may have that number,
+ * of a former life of the relay or of another relay; so the row gets a new epoch.  Its
+ * owner's OID is of another cluster, or of another time.
+ */
+Datum
+idem_relays_restore_fn(PG_FUNCTION_ARGS)
+{
+	static IdemRelRef relays = IDEM_RELREF("relays");
+	static IdemRelRef sequence = IDEM_RELREF("relay_log_id");
+	static const char *const columns[] = {"incarnation", "epoch", "server_epoch", "owner_oid"};
+	TriggerData *trigger = idem_require_insert_trigger(fcinfo, "relays_restore");
+	TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
+	int			numbers[lengthof(columns)];
+	Datum		values[lengthof(columns)];
+	bool		nulls[lengthof(columns)] = {false};
+
+	(void) idem_require_table(fcinfo, "relays_restore", &relays, 1);
+	if (is_creating)
+		return PointerGetDatum(trigger->tg_trigtuple);
+	for (int i = 0; i < lengthof(columns); i++)
+		numbers[i] = SPI_fnumber(desc, columns[i]);
+	values[0] = CStringGetTextDatum("");
+	values[1] = Int64GetDatum(nextval_internal(idem_relref_oid(&sequence), false));
+	values[2] = Int64GetDatum(0);
+	values[3] = ObjectIdGetDatum(InvalidOid);
+	idem_relay_config_changed();
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple, desc,
+													 lengthof(columns), numbers, values, nulls));
+}
+
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
@@ -371,7 +434,6 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	int			relay_id;
 	IdemPosition start;
 	int64		epoch;
-	uint64		n;
 
 	idem_relay_args_require(fcinfo);
 	if (name[0] == '@')
@@ -397,10 +459,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	idem_relay_columns_add(&row, "incarnation", TEXTOID, CStringGetTextDatum(idem_relay_new_incarnation()));
 	idem_relay_columns_add(&row, "identity", TEXTOID, CStringGetTextDatum(idem_publish_identity()));
 	SPI_connect();
-	n = idem_spi_run(psprintf("INSERT INTO %%s.relays (%s, epoch) VALUES (%s, pg_catalog.nextval('%%s.relay_log_id'))"
-							  " ON CONFLICT (relay) DO NOTHING RETURNING epoch",
-							  row.names.data, row.params.data), row.n, row.types, row.values, row.nulls);
-	if (n == 0)
+	if (!insert_relay(&row))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("relay \"%s\" exists already", name),
@@ -568,14 +627,6 @@ require_noted_owner(const IdemRelayConfig *c)
 }
 
 /*
- * Bind the relay to the present identity.  It goes on from its own last
- * position, under a new incarnation, so that a position which a sink stored
- * for the former incarnation does not contradict.  Without a position, or with
- * a position ahead of this cluster's transactions, now or when the worker
- * looked, the relay comes from another history (a logical restore).  Then all events in the outbox are
- * sent, since nobody here knows which of them were delivered.
- */
-/*
  * Refuse a restored relay with parked events of another relay, which had its id in
  * another database.  The restore of parked events refuses them as well, but the relay's
  * row may be restored later.
@@ -600,6 +651,17 @@ require_own_parked(const IdemRelayConfig *c)
 				 errhint("Restore each dump into a new database of its own; or drop the relay, which forgets these events, and create it again.")));
 }
 
+/*
+ * Bind the relay to the present identity.  It goes on from its own last
+ * position, under a new incarnation, so that a position which a sink stored
+ * for the former incarnation does not contradict.  Without a position, or with
+ * a position ahead of this cluster's transactions, now or when the worker
+ * looked, the relay comes from another history (a logical restore).  Then all events in the outbox are
+ * sent, since nobody here knows which of them were delivered.
+ *
+ * A restored relay has a position if an operator has set one since.  Its parked
+ * events are of another history all the same.
+ */
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 {
@@ -610,6 +672,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	IdemPositionRow *row;
 	IdemPosition adopted = {0};
 	IdemSnap   *done;
+	bool		is_lost;
 
 	require_preload();
 	c = idem_relay_get_locked(name);
@@ -618,11 +681,12 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	require_own_parked(c);
 	row = idem_position_last(c->relay_id, c->epoch);
 	done = row ? row->pos.base : NULL;
-
-	if (done == NULL || c->halted == IDEM_HALT_HISTORY || !idem_position_is_possible(&row->pos))
+	is_lost = done == NULL || c->halted == IDEM_HALT_HISTORY || !idem_position_is_possible(&row->pos);
+	if (is_lost || idem_relay_is_restored(c))
+		idem_parked_restamp(c->relay_id);
+	if (is_lost)
 	{
 		done = idem_snap_empty();
-		idem_parked_restamp(c->relay_id);
 		ereport(WARNING,
 				(errmsg("relay \"%s\" has no position of this cluster", name),
 				 errdetail("It sends everything that is in the outbox.")));

@@ -167,12 +167,12 @@ put_without_worker(ReturnSetInfo *rsinfo, const IdemRelayEntry *copies, int n, b
 
 		for (int i = 0; i < n && !has_worker; i++)
 			has_worker = copies[i].relay_id == relay->relay_id;
-		if (has_worker || strcmp(relay->identity, here) == 0)
+		if (has_worker || idem_relay_is_adopted(relay, here))
 			continue;
 		values[0] = Int32GetDatum(relay->relay_id);
 		values[1] = CStringGetTextDatum(idem_state_names[IDEM_RELAY_UNADOPTED]);
 		values[2] = CStringGetTextDatum(idem_wait_names[IDEM_WAIT_OPERATOR]);
-		values[6] = CStringGetTextDatum(with_error ? idem_relay_unadopted_message(relay->identity, here) :
+		values[6] = CStringGetTextDatum(with_error ? idem_relay_unadopted_message(relay, here) :
 										"<insufficient privilege>");
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
