@@ -84,7 +84,7 @@ COMMENT ON COLUMN idempotency_data.relays.epoch IS
 COMMENT ON COLUMN idempotency_data.relays.server_epoch IS
     'The epoch that began when relay_alter led the relay to its present server; 0: it has had no other since it was created or adopted.';
 COMMENT ON COLUMN idempotency_data.relays.incarnation IS
-    'Names this position log to a sink that stores positions; relay_adopt sets a new one. Empty in a restored row: until relay_adopt the relay sends nothing.';
+    'Names this position log to a sink that stores positions; relay_adopt sets a new one. Empty after a restore of the row or of events: until relay_adopt the relay sends nothing.';
 COMMENT ON COLUMN idempotency_data.relays.identity IS
     'Publish identity and database that the relay is bound to; under any other the relay sends nothing.';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relays', '');

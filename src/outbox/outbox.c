@@ -33,6 +33,7 @@ int			idem_outbox_rotation_interval = 60;
 int			idem_outbox_dump_size = 1024 * 1024;
 
 void		(*idem_outbox_enqueued_hook) (void) = NULL;
+void		(*idem_outbox_restored_hook) (void) = NULL;
 int64		(*idem_outbox_greatest_hook) (void) = NULL;
 
 void

@@ -63,6 +63,12 @@ extern void idem_outbox_insert(const IdemOutboxRow *rows, int n);
 extern void (*idem_outbox_enqueued_hook) (void);
 
 /*
+ * Called by each statement that restores events of a dump, before the first one.
+ * NULL if nobody listens.
+ */
+extern void (*idem_outbox_restored_hook) (void);
+
+/*
  * Returns the greatest number of an event that another subsystem remembers, or
  * 0.  NULL if there is no such subsystem.  After a restore new events get
  * greater numbers.

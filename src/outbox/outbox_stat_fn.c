@@ -281,6 +281,8 @@ idem_outbox_restamp_fn(PG_FUNCTION_ARGS)
 	if (fcinfo->flinfo->fn_extra == NULL)
 	{
 		check_restore(trigger->tg_relation);
+		if (idem_outbox_restored_hook != NULL)
+			(*idem_outbox_restored_hook) ();
 		fcinfo->flinfo->fn_extra = trigger->tg_trigger; /* once per statement */
 	}
 	seq = heap_getattr(trigger->tg_trigtuple, IDEM_ATT_SEQ + 1, RelationGetDescr(trigger->tg_relation), &no_seq);

@@ -23,7 +23,8 @@
  * adopted, and does not run under another identity.  So a copy of a database does
  * not publish beside the original.  A restore may come into a database of the same
  * identity, e.g. into the one that was dumped.  So a relay that a restore has
- * brought has no incarnation, and does not run either, until relay_adopt.
+ * brought, or brought events for, has no incarnation and does not run either, until
+ * relay_adopt.
  *
  * MEMORY: all results are in the caller's context; a worker keeps the identity in
  * TopMemoryContext.
@@ -494,7 +495,7 @@ char *
 idem_relay_unadopted_message(const IdemRelayConfig *config, const char *here)
 {
 	if (strcmp(config->identity, here) == 0)
-		return pstrdup("the relay was restored from a dump");
+		return pstrdup("the relay or events were restored from a dump");
 	return psprintf("bound to \"%s\", this database is \"%s\"", config->identity, here);
 }
 

@@ -102,7 +102,7 @@ extern bool idem_relay_is_adopted(const IdemRelayConfig *config, const char *her
 /* Why a relay is not adopted; here: the identity of this database. */
 extern char *idem_relay_unadopted_message(const IdemRelayConfig *config, const char *here);
 
-/* Has no relay_adopt followed the restore that brought the relay's row? */
+/* Has no relay_adopt followed the restore that brought the relay's row, or events? */
 extern bool idem_relay_is_restored(const IdemRelayConfig *config);
 
 /* The publish identity: a name for this server and database */

@@ -23,6 +23,7 @@
 #include "utils/guc.h"
 
 #include "outbox/outbox.h"
+#include "relay/api/api.h"
 #include "relay/child/process.h"
 #include "relay/config.h"
 #include "relay/engine/engine.h"
@@ -103,6 +104,7 @@ idem_relay_init(void)
 	define_settings();
 	idem_relay_row_init();
 	idem_outbox_greatest_hook = idem_parked_greatest_seq;
+	idem_outbox_restored_hook = idem_relay_hold_for_restore;
 	idem_launcher_init();
 	if (!process_shared_preload_libraries_in_progress || IsBinaryUpgrade)
 		return;

@@ -119,8 +119,9 @@ typedef struct IdemRelayConfig
 	int64		epoch;
 	int64		server_epoch;	/* since when the relay sends to its server;
 								 * 0: since it was created or adopted */
-	char	   *incarnation;	/* empty: a restore brought the row, and
-								 * nobody has adopted the relay since */
+	char	   *incarnation;	/* empty: a restore brought the row, or
+								 * events, and nobody has adopted the relay
+								 * since */
 	char	   *identity;
 
 	/* the options */

@@ -80,8 +80,12 @@ is($node->safe_psql('ordered', 'SELECT count(*) FROM idempotency_data.relay_park
 # The relay first, from the same dump; both at once
 $node->safe_psql('postgres', 'CREATE DATABASE first');
 IdemTest::create_extension($node, 'first');
-command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '-t', $_, '-d', $node->connstr('first'), $dump ], "restored $_")
-  foreach qw(relays relay_parked);
+foreach my $table (qw(relays relay_parked))
+{
+	command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '-t', $table, '-d', $node->connstr('first'), $dump ], "restored $table");
+	IdemTest::wait_for($node, 'SELECT state FROM idempotency.stat_relay', 'unadopted', 'first');
+	$node->safe_psql('first', q{SELECT idempotency.relay_adopt('r')});
+}
 $node->safe_psql('postgres', 'CREATE DATABASE parallel');
 command_ok([ 'pg_restore', '--exit-on-error', '-j', '3', '-d', $node->connstr('parallel'), $dump ], 'restored in parallel');
 is($node->safe_psql($_, $parked), '2', "$_: with what was parked") foreach qw(first parallel);
@@ -90,6 +94,23 @@ is($node->safe_psql($_, $parked), '2', "$_: with what was parked") foreach qw(fi
 $node->safe_psql('parallel', q{UPDATE idempotency_data.relays SET created_at = created_at - interval '1 h'});
 my ($rc, $none, $why) = $node->psql('parallel', q{SELECT idempotency.relay_adopt('r')});
 like($why, qr/relay "r" has parked events of another relay/, 'with parked events of another relay it is not adopted');
+
+# Events are restored before the claims that tell of them: a relay that is at work
+# here leaves them alone until it is told that all is there.
+$node->safe_psql('postgres', 'CREATE DATABASE migrated');
+IdemTest::create_extension($node, 'migrated');
+$node->safe_psql('migrated', q{
+CREATE TABLE effects (n text);
+CREATE FUNCTION effect(aggregate_id text) RETURNS void LANGUAGE sql AS 'INSERT INTO public.effects VALUES (aggregate_id)';
+CREATE SERVER s FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.effect');
+SELECT idempotency.relay_create('work', 's')});
+IdemTest::wait_for($node, q{SELECT state IN ('idle', 'streaming') FROM idempotency.stat_relay}, 't', 'migrated');
+command_ok([ 'pg_restore', '--exit-on-error', '--data-only', (map { ('-t', "outbox_segment_$_") } 0 .. 7),
+		'-d', $node->connstr('migrated'), $dump ], 'events restored beside a relay');
+IdemTest::wait_for($node, 'SELECT state FROM idempotency.stat_relay', 'unadopted', 'migrated');
+is($node->safe_psql('migrated', 'SELECT count(*) FROM effects'), '0', 'it handles none');
+$node->safe_psql('migrated', q{SELECT idempotency.relay_adopt('work')});
+IdemTest::wait_for($node, q{SELECT string_agg(n, ' ' ORDER BY n) FROM effects}, '1 2 3 4', 'migrated');
 
 # Nobody gets a first number while parked events are being restored.
 $node->safe_psql('postgres', 'CREATE DATABASE slow');

@@ -67,7 +67,7 @@ sub bring_back
 }
 bring_back($me);
 IdemRelay::wait_state($node, 'p', 'unadopted');
-is(IdemRelay::stat($node, 'p', 'last_error'), 'the relay was restored from a dump', 'it says why it sends nothing');
+is(IdemRelay::stat($node, 'p', 'last_error'), 'the relay or events were restored from a dump', 'it says why it sends nothing');
 $log = -s $node->logfile;
 $node->safe_psql('postgres', q{SELECT idempotency.relay_adopt('p')});
 ok($node->log_contains('has no position of this cluster', $log), 'the rows of its former life are no position');

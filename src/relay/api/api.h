@@ -121,6 +121,13 @@ extern void idem_target_warn(const IdemRelayConfig *relay);
 /* Note which of these types of aggregates, a text[], no recent event has.  None, if there is no event. */
 extern void idem_target_note_types(Datum types);
 
+/* Of statistics.c */
+
+/*
+ * A restore brings events: from its commit on all relays wait for relay_adopt.
+ */
+extern void idem_relay_hold_for_restore(void);
+
 /* Of validator.c: lets only superusers change servers' options that are for superusers */
 
 /* An object was created or altered; looks at its class first. */

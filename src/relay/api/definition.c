@@ -659,8 +659,8 @@ require_own_parked(const IdemRelayConfig *c)
  * looked, the relay comes from another history (a logical restore).  Then all events in the outbox are
  * sent, since nobody here knows which of them were delivered.
  *
- * A restored relay has a position if an operator has set one since.  Its parked
- * events are of another history all the same.
+ * A restored relay has a position if an operator has set one since, or if the restore
+ * brought events only.  Its parked events are of another history all the same.
  */
 Datum
 idem_relay_adopt_fn(PG_FUNCTION_ARGS)

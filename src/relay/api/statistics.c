@@ -4,7 +4,7 @@
  *		SQL functions behind the views stat_relay and dead_letters, and the
  *		trigger that receives parked events from a dump.
  *
- * LOCKING: the trigger takes ShareLock on "relays" once per statement of a restore,
+ * LOCKING: the trigger takes ShareRowExclusiveLock on "relays" once per statement of a restore,
  * kept to the end of the transaction.  So it waits for relay_create and for a restore
  * of the relays, and neither gives out nor restores an id meanwhile.
  *
@@ -34,6 +34,7 @@
 
 #include "outbox/number.h"
 #include "outbox/reader.h"
+#include "relay/api/api.h"
 #include "relay/config.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
@@ -288,6 +289,23 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 }
 
 /*
+ * A restore brings events before it brings what is remembered of them: a relay that
+ * runs would send them again.  A restore has many statements, so a row that waits
+ * already stays as it is.
+ */
+void
+idem_relay_hold_for_restore(void)
+{
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_run_latest("UPDATE %s.relays SET incarnation = '' WHERE incarnation <> ''", 0, NULL, NULL);
+	SPI_finish();
+	if (n > 0)
+		idem_relay_config_changed();
+}
+
+/*
  * Refuse parked events of a dump where the outbox has given out numbers.  A
  * parked event is known by its number.  If a later event got the same number,
  * the relay would take that event for parked and pass it.
@@ -305,8 +323,9 @@ check_restore(void)
 				 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
 				 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
 	saved = idem_txn_owner_enter();
-	LockRelationOid(idem_relref_oid(&relays), ShareLock);
+	LockRelationOid(idem_relref_oid(&relays), ShareRowExclusiveLock);
 	idem_txn_owner_leave(saved);
+	idem_relay_hold_for_restore();
 }
 
 /*
