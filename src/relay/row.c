@@ -296,7 +296,7 @@ idem_relay_row_read(HeapTuple tup, TupleDesc desc)
 	c->field = read_##kind(&row, COLUMN_##name, needed, min, max, text);
 	IDEM_RELAY_ARGUMENTS(READ_OPTION, NO_COLUMN, NO_COLUMN)
 
-		if (!row.sound || strlen(c->name) > IDEM_MAX_NAME_BYTES)
+		if (!row.sound || strlen(c->name) > IDEM_MAX_RELAY_NAME)
 		c->unsound = psprintf("row %s of table \"%s.relays\" is not one that the extension has written",
 							  idem_spi_text(tup, desc, COLUMN_ctid), IDEM_DATA_SCHEMA_NAME);
 	return c;

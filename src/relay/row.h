@@ -19,6 +19,14 @@
 #include "access/tupdesc.h"
 #include "nodes/pg_list.h"
 
+#include "shared/args.h"
+
+/*
+ * The bytes that a relay's name may have grown to when a dump was restored into
+ * another encoding.  A new name has at most IDEM_MAX_NAME_BYTES.
+ */
+#define IDEM_MAX_RELAY_NAME (4 * IDEM_MAX_NAME_BYTES)
+
 typedef enum IdemOrdering
 {
 	IDEM_ORDERING_NONE,

@@ -60,6 +60,23 @@ is($event->{aggregate_id}, 'caf\u00e9', 'an id');
 is($event->{payload}, '{\"n\": \"' . ('\u00e9abcdefghi' x 8000) . '\"}', 'a payload of several frames');
 is($event->{headers}, '{\"h\": \"\u00e9\"}', 'headers');
 
+# A relay whose name is longer in UTF-8 than a new one may be can be adopted,
+# works, and can be dropped.
+my $long = q{repeat(chr(233), 255)};
+IdemRelay::pytest_server($node, 's_long', "$dir/long.log", database => 'latin');
+$node->safe_psql('latin', qq{SELECT idempotency.relay_create($long, 's_long', aggregate_types => '{long}')});
+command_ok([ 'pg_dump', '-Fc', '-f', "$dir/latin.dump", '-d', $node->connstr('latin') ], 'dumped');
+$node->safe_psql('postgres', q{CREATE DATABASE unicode TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'});
+command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('unicode'), "$dir/latin.dump" ], 'restored in UTF-8');
+$node->safe_psql('unicode', qq{ALTER SERVER s_long OPTIONS (SET file '$dir/unicode.log');
+	SELECT idempotency.relay_adopt($long);
+	SELECT idempotency.outbox_enqueue('long', 'k', 'E', '1')});
+IdemRelay::wait_received("$dir/unicode.log", 1);
+$node->safe_psql('unicode', qq{SELECT idempotency.relay_drop($long)});
+is($node->safe_psql('unicode', 'SELECT relay FROM idempotency.stat_relay'), 'latin', 'and is gone');
+my ($rc, $out, $err) = $node->psql('unicode', qq{SELECT idempotency.relay_create($long, 's_long')});
+like($err, qr/"relay" .*\n.*It has 510 bytes; at most 255 are allowed/, 'a new name is no longer than before');
+
 # No character at all are some bytes in a database without an encoding.
 database('bytes', 'SQL_ASCII');
 my $skips = relay('bytes', 'skips', '');

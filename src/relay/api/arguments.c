@@ -64,7 +64,7 @@ static const Argument arguments[IDEM_RELAY_NARGS] = {IDEM_RELAY_ARGUMENTS(OPTION
 char *
 idem_relay_args_name(FunctionCallInfo fcinfo)
 {
-	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_relay, "relay", IDEM_MAX_NAME_BYTES));
+	return text_to_cstring(idem_get_text_arg(fcinfo, IDEM_ARG_relay, "relay", IDEM_MAX_RELAY_NAME));
 }
 
 char *

@@ -436,6 +436,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	int64		epoch;
 
 	idem_relay_args_require(fcinfo);
+	idem_check_length("relay", strlen(name), IDEM_MAX_NAME_BYTES);
 	if (name[0] == '@')
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),

@@ -84,7 +84,7 @@ struct IdemChild
 	bool		ended;			/* reaped; "status" is its exit status */
 	int			status;
 	IdemClock	overdue_at;		/* of a dying child */
-	char		relay[IDEM_MAX_NAME_BYTES + 1];
+	char		relay[IDEM_MAX_RELAY_NAME + 1];
 };
 
 static MemoryContext children_cxt = NULL;

@@ -15,9 +15,9 @@
 
 #include "postgres.h"
 
-#include "sink/protocol/protocol.h"
-#include "shared/args.h"
+#include "relay/row.h"
 #include "shared/clock.h"
+#include "sink/protocol/protocol.h"
 
 /* The GUC idempotency.sink_directory. */
 extern char *idem_sink_directory;
@@ -123,7 +123,7 @@ extern IdemClock idem_children_next_time(void);
 /* How many lines of a relay's programs the server log may still get. */
 typedef struct IdemPrinted
 {
-	char		relay[IDEM_MAX_NAME_BYTES + 1];
+	char		relay[IDEM_MAX_RELAY_NAME + 1];
 	IdemClock	paid_until;		/* see idem_report_may_log */
 	int64		dropped;		/* lines dropped since that number was logged */
 } IdemPrinted;
