@@ -218,6 +218,7 @@ idem_run_restamp(const char *table, const char *body, int len, int64 now)
 	run.column = -1;
 	run.first_block = InvalidBlockNumber;
 	run.last_xid = InvalidFullTransactionId;
+	run.nreplaces = 0;
 	run.stamp = now;
 	form_mark(&run, &buf);
 	return cstring_to_text_with_len(buf.data, buf.len);

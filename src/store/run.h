@@ -91,7 +91,9 @@ extern void idem_run_finish(IdemRunWriter *writer);
 /*
  * The body of an end mark that is restored from a dump, palloc'd: transaction
  * ids mean nothing in another cluster, there is no filter, the pages stand
- * elsewhere, and the time of the store is another one.
+ * elsewhere, and the time of the store is another one.  The run replaces no others: a
+ * snapshot that is older than the restore sees the runs that it was merged from, and not
+ * its rows; and some of its rows may be to come.
  */
 extern bytea *idem_run_restamp(const char *table, const char *body, int len, int64 now);
 

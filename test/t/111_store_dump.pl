@@ -220,6 +220,53 @@ for my $round ('as it came', 'packed again')
 }
 
 #
+# The same ids twice: as the runs of an early dump, and in the run of a late one that those
+# runs were merged into.  A dump begins in between.  It sees the former only.
+#
+make_database($node, 'small');
+sub feed_runs
+{
+	my ($from, $to) = @_;
+
+	$node->safe_psql('small', join '', map { "SELECT feed('s-$_-', 200);\nSELECT idempotency.claims_maintain();\n" } $from .. $to);
+	IdemTest::wait_for($node, q{SELECT idempotency.claims_maintain() AND NOT EXISTS (SELECT FROM idempotency.stat_claim_segments
+		WHERE state NOT IN ('current', 'empty', 'searched'))}, undef, 'small');
+	return;
+}
+sub small_remembered
+{
+	my ($db, $name) = @_;
+
+	is($other->safe_psql($db, "SELECT string_agg(DISTINCT verdicts('s-' || i || '-', 200), ', ') FROM generate_series(1, 10) i"),
+		'duplicate', "$name: what was remembered before");
+	return;
+}
+my @slots = map { ('-t', "store_slot_$_") } 0 .. 47;
+
+feed_runs(1, 10);
+is($node->safe_psql('small', $runs), '10|0', 'ten runs');
+my $unmerged = dump_of($node, 'small', 'unmerged');
+feed_runs(11, 16);
+is($node->safe_psql('small', $runs), '1|1', 'sixteen runs were merged');
+my $merged = dump_of($node, 'small', 'merged');
+make_database($other, 'twice');
+restore_to($other, 'twice', $unmerged, 'runs', '--data-only', @slots);
+$session = $other->background_psql('twice');
+$session->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$snapshot = $session->query_safe('SELECT pg_export_snapshot()');
+chomp $snapshot;
+restore_to($other, 'twice', $merged, 'the run that they were merged into', '--data-only', @slots);
+maintain($other, 'twice');
+my $between = $other->basedir . '/between';
+command_ok([ 'pg_dump', '-Fc', '-h', $other->host, '-p', $other->port, '-f', $between, '--snapshot', $snapshot, 'twice' ],
+	'dump: between the two');
+$session->query_safe('COMMIT');
+$session->quit;
+$other->safe_psql('postgres', 'CREATE DATABASE between TEMPLATE template0');
+restore_to($other, 'between', $between, 'between the two');
+small_remembered($_, "restored twice: $_") for 'twice', 'between';
+
+#
 # Transaction ids go back behind those that packed: the dump has what they packed, and the
 # store empties what is packed.
 #
