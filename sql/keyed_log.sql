@@ -143,6 +143,39 @@ SELECT t.append(1, 's', 'own');
 SELECT * FROM t.look_up(1);
 ROLLBACK;
 
+-- A restore may write to any table, and on any page, at each step of a pass: what it brings goes
+-- along.
+CREATE FUNCTION t.restore(key int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	former text;
+BEGIN
+	SELECT 'test_keyed_' || "table" INTO former FROM (
+		SELECT "table", max(number) AS marker FROM (
+			SELECT 0 AS "table", * FROM idempotency_data.test_keyed_0
+			UNION ALL SELECT 1, * FROM idempotency_data.test_keyed_1
+			UNION ALL SELECT 2, * FROM idempotency_data.test_keyed_2) AS r
+		WHERE kind = 'm' GROUP BY 1) AS m
+	ORDER BY marker LIMIT 1;
+	EXECUTE format('INSERT INTO idempotency_data.%I VALUES (nextval(''idempotency_data.test_keyed_number''),
+		(''00000000-0000-0000-0000-'' || lpad(to_hex($1), 12, ''0''))::uuid, ''s'', ''restored'')', former) USING key;
+END
+$$;
+SELECT t.append(9, 'n', 'again', 400);
+SELECT t.maintain();
+DO $$
+BEGIN
+	FOR step IN 1 .. 20 LOOP
+		PERFORM t.restore(100 + step);
+		COMMIT;
+		PERFORM t.maintain();
+		COMMIT;
+	END LOOP;
+END
+$$;
+CALL t.maintain_all(NULL);
+SELECT count(*), min(state), count(DISTINCT "table") FROM generate_series(101, 120) AS key, t.look_up(key),
+	t.rows WHERE part = lpad(to_hex(key), 2, '0') || ' s';
+
 -- An index that only the executor could maintain is refused
 CREATE INDEX partial ON idempotency_data.test_keyed_0 (number) WHERE value IS NULL;
 CREATE INDEX partial1 ON idempotency_data.test_keyed_1 (number) WHERE value IS NULL;

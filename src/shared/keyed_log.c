@@ -18,12 +18,12 @@
  * 1. If the current table has grown and another table is empty: a marker is put
  *    into the empty table, which thereby becomes current.
  * 2. If another table has rows, and nobody who writes to it is left: a pass over
- *    the table begins.  From here on the table does not change.
+ *    the table begins.  From here on only a restore changes the table.
  * 3. The pass copies the needed rows of a few pages into the table that was
  *    current when the pass began, unless they are there already.  The rows keep
  *    their numbers.
- * 4. After the last page, and after the dumps that need the table: the table is emptied
- *    in place.
+ * 4. After the last page, and after the dumps that need the table: the pages that have
+ *    changed meanwhile are looked at again, and the table is emptied in place.
  * If the table that is copied to is not current any more, since another process has
  * taken steps meanwhile, the pass begins anew.
  *

@@ -13,14 +13,15 @@
  * snapshot, and comes to each table when it likes.  So it needs the rows of a former
  * table that its snapshot sees: it does not see their copies, nor what has made a row
  * not needed.  Before a table is emptied, the pass waits for the dumps whose snapshots
- * are older than its end.  A log that is maintained without dumps has the length that
+ * are older than its end, and looks for rows that a restore has put there meanwhile.  A log that is maintained without dumps has the length that
  * keyed_log.h says, whatever snapshots there are; while a dump runs, the current table
  * grows up to a limit of the user's.
  *
  * A crash: keyed_log.c.
  *
  * LOCKING: ShareUpdateExclusiveLock on the sequence, by which there is one maintainer;
- * AccessShareLock on all tables; ShareLock on a table to find that no writer is left;
+ * AccessShareLock on all tables; ShareLock on a table to find that no writer is left, and
+ * again from the last look at it until it is emptied;
  * RowExclusiveLock on the table that is copied to; the locks of idem_empty_in_place.
  * All but that of the table that is copied to are conditional, and that one waits for
  * DDL only.
@@ -41,6 +42,7 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -203,7 +205,7 @@ form_copy(const IdemKeyedLog *log, TupleDesc desc, TupleTableSlot *slot)
  * Copy the row in the slot, if it is needed and not in table "to".  Most rows have a newer
  * one in their own table, which is looked at first.
  */
-static void
+static bool
 copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleTableSlot *slot)
 {
 	bool		no_digest;
@@ -218,10 +220,10 @@ copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleT
 
 	/* a marker, or a row that nobody finds by a key */
 	if (k < 0 || no_digest || number == 0 || number >= IDEM_KEYED_END)
-		return;
+		return false;
 	digest = *DatumGetUUIDP(value);
 	if (has_newer_row(reader, pass, &digest, kind, number))
-		return;
+		return false;
 	idem_keyed_find_parts(reader, &digest, rows);
 	needed = rows[k].number == number && (rows[k].tables & (1 << pass->to)) == 0 &&
 		is_needed(reader, pass->from, &digest, k, rows);
@@ -231,15 +233,17 @@ copy_if_needed(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, TupleT
 		idem_table_append_row(to, form_copy(reader->log, RelationGetDescr(to), slot));
 		IDEM_FAULT_POINT("keyed-row-copied");
 	}
+	return needed;
 }
 
-/* Copy what is needed of one page. */
-static void
+/* Copy what is needed of one page; false if nothing is. */
+static bool
 copy_page(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, BlockNumber block)
 {
 	Relation	from = reader->heaps[pass->from];
 	TupleTableSlot *slot = table_slot_create(from, NULL);
 	OffsetNumber last = idem_keyed_page_rows(from, block);
+	bool		copied = false;
 
 	for (OffsetNumber off = FirstOffsetNumber; off <= last; off++)
 	{
@@ -247,28 +251,44 @@ copy_page(IdemKeyedReader *reader, IdemKeyedPass *pass, Relation to, BlockNumber
 
 		ItemPointerSet(&tid, block, off);
 		if (table_tuple_fetch_row_version(from, &tid, SnapshotSelf, slot))
-			copy_if_needed(reader, pass, to, slot);
+			copied |= copy_if_needed(reader, pass, to, slot);
 		ExecClearTuple(slot);
 	}
 	ExecDropSingleTupleTableSlot(slot);
+	return copied;
 }
 
-/* Step 3: copy what is needed of the next few pages. */
-static void
-copy_pages(IdemKeyedReader *reader, IdemKeyedPass *pass, BlockNumber blocks)
+/* Has WAL behind "since" changed a page?  A hint bit may have. */
+static bool
+has_changed(Relation heap, BlockNumber block, XLogRecPtr since)
+{
+	Buffer		buffer = ReadBuffer(heap, block);
+	XLogRecPtr	lsn = BufferGetLSNAtomic(buffer);
+
+	ReleaseBuffer(buffer);
+	return lsn > since;
+}
+
+/*
+ * Copy what is needed of the pages below "end" that WAL behind "since" has changed; false if
+ * nothing is.  The pass goes on behind them.
+ */
+static bool
+copy_pages(IdemKeyedReader *reader, IdemKeyedPass *pass, BlockNumber end, XLogRecPtr since)
 {
 	ResourceOwner saved = idem_txn_owner_enter();
 	Relation	to = table_open(RelationGetRelid(reader->heaps[pass->to]), RowExclusiveLock);
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext, "idempotency keyed log",
 											  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(cxt);
-	BlockNumber end = Min(blocks, pass->next + reader->log->pass_blocks);
+	bool		copied = false;
 
 	idem_guard_table(&reader->log->tables[pass->to], to, IDEM_GUARD_WRITE);
 	for (BlockNumber block = pass->next; block < end; block++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		copy_page(reader, pass, to, block);
+		if (XLogRecPtrIsInvalid(since) || has_changed(reader->heaps[pass->from], block, since))
+			copied |= copy_page(reader, pass, to, block);
 		MemoryContextReset(cxt);
 	}
 	pass->next = end;
@@ -279,6 +299,7 @@ copy_pages(IdemKeyedReader *reader, IdemKeyedPass *pass, BlockNumber blocks)
 	table_close(to, NoLock);
 	idem_txn_owner_leave(saved);
 	IDEM_FAULT_POINT("keyed-pages-copied");
+	return copied;
 }
 
 /* Step 2: begin a pass over a table, if nobody who writes to it is left. */
@@ -289,6 +310,7 @@ begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64
 
 	if (!ConditionalLockRelationOid(oid, ShareLock))
 		return false;
+	pass->since = GetXLogInsertRecPtr();
 	UnlockRelationOid(oid, ShareLock);
 	pass->active = true;
 	pass->from = from;
@@ -306,8 +328,7 @@ begin_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int from, int to, int64
  * Does what the pass has copied stand in table "to", and may it copy there?  Not if the
  * last transaction that copied was rolled back, or if another process has put a marker
  * into another table meanwhile.  When table "to" has lost its turn, another pass may have
- * gone past the page that a copy would come to.  Table "from" has no other rows than at
- * the beginning of the pass: to be written to, it would have to become current.
+ * gone past the page that a copy would come to.
  */
 static bool
 is_pass_valid(IdemKeyedReader *reader, const IdemKeyedPass *pass, int64 marker)
@@ -435,6 +456,32 @@ is_awaited(IdemKeyedReader *reader, const IdemKeyedPass *pass)
 	return false;
 }
 
+/*
+ * The last look at a table before it is emptied.  The log's writers leave it alone since the
+ * pass began, but a restore may have put rows on any page.  So writers are kept out, and the
+ * pages that have changed are looked at once more.  What is copied has to be committed before the
+ * table is emptied; until then the pass has not ended.
+ */
+static IdemKeyedStep
+look_again(IdemKeyedReader *reader, IdemKeyedPass *pass)
+{
+	Relation	from = reader->heaps[pass->from];
+	Oid			oid = RelationGetRelid(from);
+	XLogRecPtr	since = pass->since;
+
+	if (idem_empty_is_held(oid) || !ConditionalLockRelationOid(oid, ShareLock))
+		return IDEM_KEYED_BUSY;
+
+	/* after an error the pass goes over all pages again */
+	pass->since = GetXLogInsertRecPtr();
+	pass->next = 0;
+	pass->ended = false;
+	if (copy_pages(reader, pass, RelationGetNumberOfBlocks(from), since))
+		return IDEM_KEYED_TAKEN;
+	pass->ended = true;
+	return IDEM_KEYED_TO_EMPTY;
+}
+
 /* Go on with a pass.  *table: to be emptied at its end. */
 static IdemKeyedStep
 continue_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
@@ -444,12 +491,12 @@ continue_pass(IdemKeyedReader *reader, IdemKeyedPass *pass, int *table)
 	*table = pass->from;
 	if (pass->next < blocks)
 	{
-		copy_pages(reader, pass, blocks);
+		(void) copy_pages(reader, pass, Min(blocks, pass->next + reader->log->pass_blocks), InvalidXLogRecPtr);
 		return IDEM_KEYED_TAKEN;
 	}
 	end_pass(pass);
 	IDEM_FAULT_POINT("keyed-pass-ended");
-	return is_awaited(reader, pass) ? IDEM_KEYED_WAITS : IDEM_KEYED_TO_EMPTY;
+	return is_awaited(reader, pass) ? IDEM_KEYED_WAITS : look_again(reader, pass);
 }
 
 /* Bytes of rows */

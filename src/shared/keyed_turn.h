@@ -17,6 +17,8 @@
 
 #include "access/transam.h"
 
+#include "access/xlogdefs.h"
+
 #include "shared/dump.h"
 #include "shared/keyed.h"
 #include "shared/keyed_read.h"
@@ -33,6 +35,8 @@ typedef struct IdemKeyedPass
 	int			to;
 	int64		marker;			/* of table "to" when the pass began */
 	BlockNumber next;			/* the next block of "from" */
+	XLogRecPtr	since;			/* every row of "from" was or will be looked
+								 * at, unless WAL behind this brought it */
 	IdemKeyedHints newest;		/* committed rows of "from" */
 	FullTransactionId copier;	/* the last transaction that copied rows;
 								 * invalid: none did */
