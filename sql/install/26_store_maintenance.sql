@@ -30,7 +30,7 @@ COMMENT ON COLUMN @extschema@.stat_claim_segments.level IS
 COMMENT ON COLUMN @extschema@.stat_claim_segments.class IS
 'how long the entries of the run are remembered: hour, day, month or for ever; null for a segment';
 COMMENT ON COLUMN @extschema@.stat_claim_segments.state IS
-'of a segment: current = claims write to it, closed = to be packed, packed = to be emptied, empty; of a run: searched, merged = other runs took its place, or expired = to be dropped; of a slot: unfinished, or unknown while somebody locks it';
+'of a segment: current = claims write to it, closed = to be packed, packed = to be emptied, empty; of a run: searched, merged = other runs took its place, unfinished = a restore brought it, and not all of its rows: those that are there are searched, or expired = to be dropped; of a slot: unfinished, or unknown while somebody locks it';
 COMMENT ON COLUMN @extschema@.stat_claim_segments.entries IS
 'events; of a segment with more than 64 pages an estimate, and those of transactions that aborted are included';
 COMMENT ON COLUMN @extschema@.stat_claim_segments.bytes IS
@@ -41,4 +41,4 @@ COMMENT ON COLUMN @extschema@.stat_claim_segments.newest IS
 COMMENT ON COLUMN @extschema@.stat_claim_segments.expires IS
 'when the run may be dropped, if the server stays up until then; null for a segment, and for what is remembered for ever';
 COMMENT ON COLUMN @extschema@.stat_claim_segments.held_by IS
-'what keeps it from its next step: writer, reader, prepared transaction, snapshot, transaction (an open one that is older), packed segment (what has expired goes after it), lock, no empty segment, no empty slot, restore (the end mark of a run is to come), no packer (none is at work; the next claims start one), idempotency.store_maintenance (it is off); null if nothing does';
+'what keeps it from its next step: writer, reader, prepared transaction, snapshot, transaction (an open one that is older), packed segment (what has expired goes after it), lock, no empty segment, no empty slot, restore (the end mark or other rows of a run are to come), no packer (none is at work; the next claims start one), idempotency.store_maintenance (it is off); null if nothing does';

@@ -226,7 +226,7 @@ idem_run_restamp(const char *table, const char *body, int len, int64 now)
 
 /*
  * Has the table room for what the mark counts?  A merge makes filters for as many ids, so a
- * mark that says too much would fill the disk.
+ * mark that says too much would fill the disk.  Of a restored run more rows may be to come.
  */
 static bool
 fits_table(const IdemSlot *slot, const IdemRun *run)
@@ -249,8 +249,7 @@ read_mark(const IdemSlot *slot, HeapTuple tuple, IdemRun *run)
 	bytea	   *body = no_body ? NULL : DatumGetByteaPP(value);
 	Datum		packer = idem_slot_value(slot, tuple, IDEM_SLOT_PACKER, &no_packer);
 
-	if (body == NULL || !parse_mark(VARDATA_ANY(body), VARSIZE_ANY_EXHDR(body), run) ||
-		!fits_table(slot, run))
+	if (body == NULL || !parse_mark(VARDATA_ANY(body), VARSIZE_ANY_EXHDR(body), run))
 		report_mark(slot, &tuple->t_self, number);
 	run->slot = slot->number;
 	run->lsn = idem_slot_lsn(slot, &tuple->t_self);
@@ -258,6 +257,10 @@ read_mark(const IdemSlot *slot, HeapTuple tuple, IdemRun *run)
 	/* pg_resetwal may have set the ids back, and ended all transactions */
 	if (!no_packer && FullTransactionIdPrecedes(DatumGetFullTransactionId(packer), ReadNextFullTransactionId()))
 		run->packer = DatumGetFullTransactionId(packer);
+	run->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+	run->lacks_rows = !fits_table(slot, run);
+	if (run->lacks_rows && U64FromFullTransactionId(run->packer) != 0)
+		report_mark(slot, &tuple->t_self, number);
 }
 
 void

@@ -47,6 +47,11 @@ typedef struct IdemRun
 	FullTransactionId packer;	/* the transaction that wrote the mark; 0
 								 * after a restore, and after transaction ids
 								 * went back behind it */
+	TransactionId xmin;			/* of the row of the mark; not stored */
+	bool		lacks_rows;		/* not stored: a restore brought the mark, and
+								 * the table has no room for the rows that it
+								 * counts; in a survey, or they are not all
+								 * there.  The rows that are there count */
 	int			nreplaces;		/* the runs that were merged into this one */
 	int64		replaces[IDEM_SLOT_RUNS];
 	bool		plain;			/* not stored: the caller of idem_run_begin

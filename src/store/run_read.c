@@ -466,6 +466,20 @@ struct IdemRunReader
 	bool		detail_used;	/* the caller has it */
 };
 
+/* Error XX001: the rows of a run are not those that its mark counts. */
+pg_noreturn static void
+report_incomplete(const IdemRunReader *reader)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATA_CORRUPTED),
+			 errmsg("run " INT64_FORMAT " in table \"%s.%s\" is not complete",
+					reader->run.number, IDEM_DATA_SCHEMA_NAME,
+					RelationGetRelationName(reader->slot->heap)),
+			 errdetail("Found " INT64_FORMAT " of " INT64_FORMAT " ids and " INT64_FORMAT " of " INT64_FORMAT " details.",
+					   reader->ndigests, reader->run.digests, reader->ndetails, reader->run.details),
+			 errhint("Build the table's index again with REINDEX. While a restore of the table is at work, its rows are still to come.")));
+}
+
 /*
  * The source of a merge is emptied after the merge, so a run that lacks rows
  * must not be merged.  At the end of the run the rows are those that the mark says; before,
@@ -477,17 +491,9 @@ check_complete(IdemRunReader *reader, bool at_end)
 {
 	const IdemRun *run = &reader->run;
 
-	if (at_end ? reader->npages == run->pages && reader->ndigests == run->digests && reader->ndetails == run->details :
-		reader->npages <= run->pages && reader->ndigests <= run->digests && reader->ndetails <= run->details)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("run " INT64_FORMAT " in table \"%s.%s\" is not complete",
-					reader->run.number, IDEM_DATA_SCHEMA_NAME,
-					RelationGetRelationName(reader->slot->heap)),
-			 errdetail("Found " INT64_FORMAT " of " INT64_FORMAT " ids and " INT64_FORMAT " of " INT64_FORMAT " details.",
-					   reader->ndigests, reader->run.digests, reader->ndetails, reader->run.details),
-			 errhint("Build the table's index again with REINDEX. While a restore of the table is at work, its rows are still to come.")));
+	if (at_end ? reader->npages != run->pages || reader->ndigests != run->digests || reader->ndetails != run->details :
+		reader->npages > run->pages || reader->ndigests > run->digests || reader->ndetails > run->details)
+		report_incomplete(reader);
 }
 
 /* Go to the next detail. */
@@ -512,6 +518,8 @@ idem_run_read(const IdemSlot *slot, const IdemRun *run)
 
 	reader->slot = slot;
 	reader->run = *run;
+	if (run->lacks_rows)
+		report_incomplete(reader);
 	reader->pages = idem_slot_scan_begin(slot, IDEM_SLOT_PAGE, run->number, NULL);
 	reader->details = begin_details(slot, run->number);
 	next_detail(reader);

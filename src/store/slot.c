@@ -456,6 +456,30 @@ idem_slot_next_run(const IdemSlot *slot, IdemSlotKind kind, int64 after)
 	return run;
 }
 
+int64
+idem_slot_count(const IdemSlot *slot, IdemSlotKind kind, int64 run, int64 enough)
+{
+	Wanted		wanted = {kind, run, NULL};
+	ScanKeyData keys[NKEYS];
+	IndexScanDesc scan = begin_scan(slot, keys, init_keys(&wanted, keys), true);
+	pg_uuid_t	last;
+	int64		n = 0;
+
+	while (scan != NULL && n < enough && index_getnext_tid(scan, ForwardScanDirection) != NULL)
+	{
+		bool		isnull;
+		const pg_uuid_t *digest = DatumGetUUIDP(index_getattr(scan->xs_itup, KEY_DIGEST, scan->xs_itupdesc, &isnull));
+
+		CHECK_FOR_INTERRUPTS();
+		if (n > 0 && kind != IDEM_SLOT_DETAIL && idem_digest_compare(digest, &last) == 0)
+			continue;
+		last = *digest;
+		n++;
+	}
+	end_scan(scan);
+	return n;
+}
+
 IdemSlotScan *
 idem_slot_scan_begin(const IdemSlot *slot, IdemSlotKind kind, int64 run, const pg_uuid_t *digest)
 {

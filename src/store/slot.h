@@ -183,6 +183,12 @@ extern const char *idem_slot_body_by_index(const IdemSlot *slot, IdemSlotKind ki
 /* The least number above "after" of a run that has rows of the kind; 0: none has. */
 extern int64 idem_slot_next_run(const IdemSlot *slot, IdemSlotKind kind, int64 after);
 
+/*
+ * How many rows of a kind and run does the index have?  Those of one digest count once, but
+ * for details.  Stops at "enough".
+ */
+extern int64 idem_slot_count(const IdemSlot *slot, IdemSlotKind kind, int64 run, int64 enough);
+
 /* The LSN of the page of a row: once the WAL is flushed up to it, the row is durable. */
 extern XLogRecPtr idem_slot_lsn(const IdemSlot *slot, ItemPointer tid);
 

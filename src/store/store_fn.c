@@ -379,6 +379,8 @@ run_state(const IdemSurvey *survey, const IdemRun *run)
 {
 	if (run->replaced_by != NULL)
 		return "merged";
+	if (run->lacks_rows)
+		return "unfinished";
 	return survey->time < idem_run_end(run) ? "searched" : "expired";
 }
 

@@ -125,6 +125,49 @@ look_at_unfinished(const IdemSurvey *survey, const IdemSlot *slot, IdemSlotKind 
 	}
 }
 
+/* Did the transaction that wrote the mark write the first row of the kind, too? */
+static bool
+came_with_mark(const IdemSlot *slot, IdemSlotKind kind, const IdemRun *run)
+{
+	IdemSlotScan *scan = idem_slot_scan_begin(slot, kind, run->number, NULL);
+	HeapTuple	row = idem_slot_scan_next(scan);
+	bool		came = row != NULL && HeapTupleHeaderGetRawXmin(row->t_data) == run->xmin;
+
+	idem_slot_scan_end(scan);
+	return came;
+}
+
+/* May the run lack rows of the kind?  They are counted, unless the mark came with them. */
+static bool
+lacks(const IdemSlot *slot, IdemSlotKind kind, const IdemRun *run, int64 rows)
+{
+	return rows > 0 && !came_with_mark(slot, kind, run) &&
+		idem_slot_count(slot, kind, run->number, rows) < rows;
+}
+
+/*
+ * Look at the runs that a restore brought lately.  It may commit row by row, and the end mark may come
+ * before other rows: where the dumped table was restored itself, they stand in any order.
+ * Until they are there the run is not to be merged.  A merge, which reads all rows, has the
+ * last word (run_read.c).
+ */
+static void
+look_at_restored(IdemSurvey *survey, const IdemSlot *slot, IdemSlotInfo *info)
+{
+	for (int i = info->first; i < survey->runs.n; i++)
+	{
+		IdemRun    *run = &survey->runs.runs[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (U64FromFullTransactionId(run->packer) != 0 || survey->time >= run->stamp + RESTORE_SECONDS)
+			continue;
+		run->lacks_rows = run->lacks_rows || lacks(slot, IDEM_SLOT_PAGE, run, run->pages) ||
+			lacks(slot, IDEM_SLOT_DETAIL, run, run->details);
+		if (run->lacks_rows)
+			info->restoring = info->finite = true;
+	}
+}
+
 /*
  * Look at one slot.  A crash may have left an index without blocks, but only
  * below a table without blocks.
@@ -145,6 +188,7 @@ survey_slot(IdemSurvey *survey, int number, IdemSlotInfo *info)
 	if (RelationGetNumberOfBlocks(slot.heap) > 0)
 	{
 		idem_run_read_marks(&slot, &survey->runs);
+		look_at_restored(survey, &slot, info);
 		look_at_unfinished(survey, &slot, IDEM_SLOT_PAGE, info);
 		look_at_unfinished(survey, &slot, IDEM_SLOT_DETAIL, info);
 	}

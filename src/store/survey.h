@@ -53,7 +53,8 @@ typedef struct IdemSlotInfo
 	int			nremains;		/* of runs that were not finished; about so
 								 * many, and at most IDEM_SLOT_MAX_REMAINS */
 	bool		restoring;		/* it has rows of a run that a restore has
-								 * begun, and whose end mark may be to come */
+								 * begun, and whose end mark, or other rows,
+								 * may be to come */
 	const IdemRun *runs;		/* in the order of their numbers */
 } IdemSlotInfo;
 

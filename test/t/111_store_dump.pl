@@ -267,6 +267,31 @@ restore_to($other, 'between', $between, 'between the two');
 small_remembered($_, "restored twice: $_") for 'twice', 'between';
 
 #
+# The run once more, row by row, and its end mark first: the former runs stay, and claims go on.
+#
+make_database($other, 'backwards');
+restore_to($other, 'backwards', $unmerged, 'runs', '--data-only', @slots);
+($inserts) = run_command([ 'pg_dump', '--data-only', '--inserts', '-h', $node->host, '-p', $node->port, 'small' ]);
+@rows = grep { /^INSERT INTO idempotency_data\.store_slot/ } split /^/, $inserts;
+@rows = ((grep { $_ =~ $mark } @rows), (grep { $_ !~ $mark } @rows));
+like($rows[0], $mark, 'the end mark');
+unlike($rows[1], $mark, 'of the only run');
+my $now = q{SELECT state, held_by, count(*) FROM idempotency.stat_claim_segments WHERE kind = 'run' GROUP BY 1, 2 ORDER BY 1, 2};
+for my $part ([ 0, 0 ], [ 1, $#rows - 1 ])
+{
+	$other->safe_psql('backwards', join '', @rows[ $part->[0] .. $part->[1] ]);
+	maintain($other, 'backwards');
+	is($other->safe_psql('backwards', $now), "searched||10\nunfinished|restore|1", "rows to $part->[1]: what is there");
+	small_remembered('backwards', "rows to $part->[1]");
+	is($other->safe_psql('backwards', "SELECT verdicts('never-', 10)"), 'claimed', "rows to $part->[1]: others can be claimed");
+}
+$other->safe_psql('backwards', $rows[-1]);
+maintain($other, 'backwards');
+is($other->safe_psql('backwards', $now), 'searched||11', 'all rows are there');
+is($other->safe_psql('backwards', "SELECT string_agg(DISTINCT verdicts('s-' || i || '-', 200), ', ') FROM generate_series(1, 16) i"),
+	'duplicate', 'and every id is remembered');
+
+#
 # Transaction ids go back behind those that packed: the dump has what they packed, and the
 # store empties what is packed.
 #
