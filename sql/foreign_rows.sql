@@ -126,6 +126,18 @@ SELECT t.try($$SELECT idempotency.relay_pause('other')$$);
 SELECT idempotency.relay_drop('hurt'), idempotency.relay_drop('other');
 DROP SERVER sink;
 
+-- A number that leaves none for later rows: whoever needs one is told, until the row is gone.
+-- A sequence that was set so is of no account
+INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, at) VALUES (4611686018427387903, '00000000-0000-0000-0000-000000000000', 'm', now());
+SELECT t.try($$SELECT idempotency.claim_offset('c', 't', 0, 5)$$), t.try($$SELECT idempotency.lease_event('numbered', 'c')$$);
+TRUNCATE idempotency_data.cursor_log_0, idempotency_data.lease_log_0;
+SELECT setval('idempotency_data.lease_number', 1);
+SELECT (idempotency.claim_offset('c', 't', 0, 5)).result;
+SELECT (idempotency.claim_offset('c', 't', 0, 5)).result;
+SELECT setval('idempotency_data.lease_number', 4611686018427387904);
+SELECT (idempotency.claim_offset('c', 't', 0, 6)).result;
+SELECT (idempotency.claim_offset('c', 't', 0, 6)).result;
+
 -- The functions of the tables' triggers are for these tables
 CREATE TABLE t.other (a int, b text);
 INSERT INTO t.other VALUES (1, 'x');

@@ -221,6 +221,13 @@ leap(void)
 
 	if (number.sealed && cell_is(&idem_lease_identity, idem_token_history()) && cell_is(&start_ref, start_now()))
 		return;
+
+	/* setval, or a row that somebody wrote by hand, may have led beyond what rows can have */
+	if (number.value >= IDEM_KEYED_END)
+		number = (IdemCell)
+	{
+		.value = 0, .sealed = false
+	};
 	value = leap_from(number.value, safe_since());
 	if (!number.sealed)
 	{
@@ -250,6 +257,22 @@ check_cells(void)
 	checked = true;
 }
 
+/*
+ * Error 2200H: no number is left that a row can have.  A row with a number near the end, which the
+ * clock does not reach, was written by hand.
+ */
+static void
+report_exhausted(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+			 errmsg("sequence \"%s.lease_number\" has no numbers left for leases and cursors", IDEM_DATA_SCHEMA_NAME),
+			 errdetail("The extension does not draw such numbers: a row that was written by hand, or setval, led there."),
+			 errhint("Delete the rows of the tables %s.lease_log_* and %s.cursor_log_* whose column number is above " INT64_FORMAT
+					 ", and VACUUM the tables, for dead rows count. Then run SELECT pg_catalog.setval('%s.lease_number', 1): the next number goes beyond all that are left.",
+					 IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, LATEST_CLOCK, IDEM_DATA_SCHEMA_NAME)));
+}
+
 /* Draw a number.  Once WAL is flushed up to *lsn, it is never drawn again. */
 static int64
 draw(XLogRecPtr *lsn)
@@ -266,6 +289,8 @@ draw(XLogRecPtr *lsn)
 		check_cells();
 	}
 	relation_close(rel, RowExclusiveLock);
+	if (before >= IDEM_KEYED_END - 1)
+		report_exhausted();
 	return before + 1;
 }
 
