@@ -10,6 +10,10 @@
  * Applications do not read pg_extension in transactions that they leave open; the
  * server's own reads of it give their lock back at once.
  *
+ * Before that a pg_dump with patterns (-t, -T, -n, -N) finds what they match, which takes long if there
+ * are many.  It has a lock on pg_namespace then, which it keeps to its end, too.  So a session
+ * that has an old snapshot, and has read pg_namespace, is taken for a dump as well.
+ *
  * pg_dump --serializable-deferrable waits between the two, with its snapshot, until the
  * open serializable transactions have ended.  So a session that waits for a safe
  * snapshot is taken for a dump, and for a while after its wait any session may be it.
@@ -31,6 +35,7 @@
 
 #include "access/transam.h"
 #include "catalog/pg_extension.h"
+#include "catalog/pg_namespace.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
@@ -101,23 +106,36 @@ is_recent(IdemClock at)
 	return at != 0 && idem_clock_ms_until(idem_clock_plus_ms(at, UNKNOWN_MS)) > 0;
 }
 
+/* Has one of the n sessions a lock on a catalog that a dump reads at its beginning? */
+static bool
+have_lock(const VirtualTransactionId *sessions, int n, Oid catalog)
+{
+	LOCKTAG		tag;
+	VirtualTransactionId *holders;
+	int			nholders;
+	bool		found = false;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, catalog);
+	holders = GetLockConflicts(&tag, AccessExclusiveLock, &nholders);
+	for (int i = 0; i < n && !found; i++)
+		found = is_among(sessions[i], holders, nholders);
+	pfree(holders);
+	return found;
+}
+
 /* Is an older snapshot a dump's?  unknown: each one may be. */
 static bool
 has_older(TransactionId last, bool unknown)
 {
-	LOCKTAG		tag;
 	int			nolder;
-	int			nholders;
 	VirtualTransactionId *older = get_older(last, &nolder);
-	VirtualTransactionId *holders;
 	bool		found = (unknown || is_recent(waited_at)) && nolder > 0;
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, ExtensionRelationId);
-	holders = GetLockConflicts(&tag, AccessExclusiveLock, &nholders);
 	for (int i = 0; i < nolder; i++)
-		found |= waits_for_safe(older[i]) || is_among(older[i], holders, nholders);
+		found |= waits_for_safe(older[i]);
+	if (!found && nolder > 0)
+		found = have_lock(older, nolder, ExtensionRelationId) || have_lock(older, nolder, NamespaceRelationId);
 	pfree(older);
-	pfree(holders);
 	return found;
 }
 

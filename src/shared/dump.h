@@ -30,7 +30,7 @@ extern void idem_dump_mark(IdemDumpMark *mark);
 /*
  * Does a dump of the database run whose snapshot may be older than the mark?  Errs to
  * the side of yes: for some seconds after the mark, each session with an older snapshot
- * counts as a dump.
+ * counts as a dump, and then each that has read pg_extension or pg_namespace.
  */
 extern bool idem_dump_is_older(const IdemDumpMark *mark);
 

@@ -121,6 +121,15 @@ END
 is($node->safe_psql('postgres', 'SELECT segments_used FROM idempotency.stat_outbox'), '0', 'an old snapshot keeps nothing');
 $dumper->query_safe('COMMIT');
 
+# A dump that looks for what its patterns match has read pg_namespace only.
+$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('a', 'matched', 't', '1')");
+$dumper->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class LEFT JOIN pg_namespace AS n ON n.oid = relnamespace');
+deliver();
+maintain_for_long();
+is($keeper->query_safe($held), 'dump', 'a dump that looks for what its patterns match keeps what was delivered since it began');
+$dumper->query_safe('COMMIT');
+is($keeper->query_safe($maintain), '1', 'and frees the segment at its end');
+
 # A dump that waits for its snapshot to be safe has it already, and shows nothing else.
 my $writer = $node->background_psql('postgres');
 $writer->query_safe('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM pg_class');
