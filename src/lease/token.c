@@ -222,7 +222,7 @@ leap(void)
 	if (number.sealed && cell_is(&idem_lease_identity, idem_token_history()) && cell_is(&start_ref, start_now()))
 		return;
 
-	/* setval, or a row that somebody wrote by hand, may have led beyond what rows can have */
+	/* setval, or a row written by hand, may lead beyond what rows can have */
 	if (number.value >= IDEM_KEYED_END)
 		number = (IdemCell)
 	{
