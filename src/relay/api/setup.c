@@ -226,6 +226,8 @@ append_nats(StringInfo out, const ForeignServer *server, const char *relay)
 	append_json(&rights, psprintf("$JS.API.STREAM.INFO.%s", stream));
 	if (exactly)
 		append_json(&rights, psprintf("$JS.API.STREAM.MSG.GET.%s", stream));
+	/* for relay_check */
+	append_json(&rights, "$SYS.REQ.USER.INFO");
 	appendStringInfoString(&json, "{\"name\": ");
 	escape_json(&json, stream);
 	appendStringInfo(&json, ", \"subjects\": [%s], \"retention\": \"limits\", \"storage\": \"file\"%s}", subjects.data,

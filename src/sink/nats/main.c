@@ -31,12 +31,18 @@ stop(NSink *p)
 	idem_sink_failed(&p->sink, p->failure.outcome, p->failure.sqlstate, "%s", p->failure.message);
 }
 
+static int64_t
+start_deadline(const NSink *p)
+{
+	return idem_sink_clock() + (p->config.timeout < NSINK_START_TIME ? p->config.timeout : NSINK_START_TIME);
+}
+
 /* What happens at start, as a job.  False: p->failure. */
 static bool
 start_job(void *arg)
 {
 	NSink	   *p = arg;
-	int64_t		deadline = idem_sink_clock() + (p->config.timeout < NSINK_START_TIME ? p->config.timeout : NSINK_START_TIME);
+	int64_t		deadline = start_deadline(p);
 
 	return nsink_connect(p, deadline) && nsink_read_stream(p, deadline) &&
 		(!p->config.exactly_once || nsink_take_over(p, deadline));
@@ -52,14 +58,88 @@ check_version(NSink *p)
 						  nats_GetVersion(), NSINK_LEAST_VERSION_TEXT);
 }
 
-/* A position that is never renewed goes with the other messages. */
-static void
-warn_of_age(NSink *p)
+/* What the jobs of a LOOK get and give. */
+typedef struct Look
 {
-	if (p->config.exactly_once && p->stream.max_age > 0 && !p->stream.keeps_position)
-		idem_sink_log(&p->sink, IDEM_PROTO_LOG_WARNING,
-					  "nats sink: stream \"%s\" has max_age and lacks allow_rollup_hdrs or allow_msg_ttl: the position of a relay that sends nothing for that long is deleted",
-					  p->config.stream);
+	NSink	   *p;
+	int64_t		deadline;
+	bool		told;			/* the server told the user's rights */
+} Look;
+
+static bool
+look_connect_job(void *arg)
+{
+	Look	   *l = arg;
+
+	return nsink_connect(l->p, l->deadline);
+}
+
+static bool
+look_stream_job(void *arg)
+{
+	Look	   *l = arg;
+
+	return nsink_read_stream(l->p, l->deadline);
+}
+
+static bool
+look_rights_job(void *arg)
+{
+	Look	   *l = arg;
+
+	return nsink_check_rights(l->p, l->deadline, &l->told);
+}
+
+static bool
+look_owner_job(void *arg)
+{
+	Look	   *l = arg;
+
+	return nsink_check_owner(l->p, l->deadline);
+}
+
+/*
+ * Say what a step of the LOOK has found, which is p->failure unless ok; then the next
+ * step may have a failure of its own.
+ */
+static void
+found(NSink *p, bool ok, const char *worth_knowing)
+{
+	idem_sink_found(&p->sink, ok, ok ? worth_knowing : p->failure.message);
+	memset(&p->failure, 0, sizeof(p->failure));
+}
+
+/* Answer LOOK: without connection or stream there is nothing else to look at. */
+static void
+look(NSink *p)
+{
+	Look		l = {.p = p, .deadline = start_deadline(p)};
+	const char *setup = "Run at the server what sink_setup prints.";
+	bool		ok;
+
+	idem_sink_found(&p->sink, true, NULL);
+	idem_sink_look_at(&p->sink, "connection", "Put right what the message names: servers, a firewall, user mapping, or certificates.");
+	if (!nsink_run(p, look_connect_job, &l, NSINK_START_TIME + 5000))
+		stop(p);
+	idem_sink_found(&p->sink, true, NULL);
+	idem_sink_look_at(&p->sink, "stream", setup);
+	if (!nsink_run(p, look_stream_job, &l, NSINK_START_TIME + 5000))
+		stop(p);
+	idem_sink_found(&p->sink, true, p->stream.warning);
+	idem_sink_look_at(&p->sink, "subjects", setup);
+	ok = nsink_check_subjects(p);
+	found(p, ok, NULL);
+	idem_sink_look_at(&p->sink, "rights", setup);
+	ok = nsink_run(p, look_rights_job, &l, NSINK_START_TIME + 5000);
+	found(p, ok, l.told ? NULL : "the server does not tell them: it refuses a subject that the user may not publish to only when the relay does");
+	if (p->config.exactly_once)
+	{
+		idem_sink_look_at(&p->sink, "position", "Give the user the rights that sink_setup prints, and the relay a subject of its own: the option \"position_subject\".");
+		l.deadline = start_deadline(p);
+		ok = nsink_run(p, look_owner_job, &l, NSINK_START_TIME + 5000);
+		found(p, ok, NULL);
+	}
+	idem_sink_finish(&p->sink);
 }
 
 /* Answer HELLO. */
@@ -80,10 +160,15 @@ greet(NSink *p)
 	p->in.max_bytes = ready.max_batch_bytes;
 	p->in.key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-hello");
-	if (!check_version(p) || !nsink_configure(p, &hello) || !nsink_run(p, start_job, p, NSINK_START_TIME + 5000))
+	if (!check_version(p) || !nsink_configure(p, &hello))
+		stop(p);
+	if (idem_sink_looks(&p->sink))
+		look(p);
+	if (!nsink_run(p, start_job, p, NSINK_START_TIME + 5000))
 		stop(p);
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-taken-over");
-	warn_of_age(p);
+	if (p->stream.warning != NULL)
+		idem_sink_log(&p->sink, IDEM_PROTO_LOG_WARNING, "nats sink: stream \"%s\" %s", p->config.stream, p->stream.warning);
 	if (p->config.exactly_once)
 		ready.capabilities = IDEM_PROTO_STORES_POSITION | IDEM_PROTO_TRANSACTIONAL;
 	ready.has_position = p->has_position;

@@ -77,10 +77,10 @@ matches(const char *pattern, const char *subject)
 }
 
 bool
-nsink_stream_has(const NSinkStream *stream, const char *subject)
+nsink_has_subject(const IdemText *patterns, const char *subject)
 {
-	for (size_t at = 0; at < stream->subjects.len; at += strlen(stream->subjects.data + at) + 1)
-		if (matches(stream->subjects.data + at, subject))
+	for (size_t at = 0; at < patterns->len; at += strlen(patterns->data + at) + 1)
+		if (matches(patterns->data + at, subject))
 			return true;
 	return false;
 }
@@ -109,7 +109,7 @@ make_subject(const NSink *p, const IdemSinkEvent *e, IdemText *t, Problem *probl
 	idem_text_terminate(t);
 	if (strcmp(t->data, c->position_subject) == 0 || (prefix > 0 && strncmp(t->data, c->position_prefix, prefix) == 0))
 		return refuse(problem, "42501", "event has the subject of a position");
-	if (!nsink_stream_has(&p->stream, t->data))
+	if (!nsink_has_subject(&p->stream.subjects, t->data))
 	{
 		problem->sqlstate = "42704";
 		snprintf(problem->text, sizeof(problem->text), "stream \"%.60s\" does not have the subject \"%.120s\"", c->stream, t->data);

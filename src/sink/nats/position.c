@@ -224,6 +224,17 @@ nsink_take_over(NSink *p, int64_t deadline)
 								   "could not take over subject \"%s\": others write to it", p->config.position_subject);
 }
 
+bool
+nsink_check_owner(NSink *p, int64_t deadline)
+{
+	Record		r;
+
+	if (!read_record(p, deadline - idem_sink_clock(), &r))
+		return false;
+	free(r.incarnation);
+	return true;
+}
+
 NSinkFate
 nsink_look(NSink *p, IdemProtoPosition position)
 {

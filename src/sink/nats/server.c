@@ -26,6 +26,9 @@
 #include "sink/common/hide.h"
 #include "sink/nats/sink.h"
 
+#define RIGHTS_TIME	2000		/* ms for the user's rights, which a server need
+								 * not tell */
+
 static pthread_mutex_t denied_lock = PTHREAD_MUTEX_INITIALIZER;
 static char denied[16384];		/* refusals of subjects, as the server words
 								 * them */
@@ -238,9 +241,9 @@ nsink_read_answer(natsMsg *reply, NSinkAnswer *a)
 	free(text);
 }
 
-/* Take the subjects of the stream's configuration. */
+/* Take the subjects in the list that is a member of the object. */
 static void
-read_subjects(NSinkStream *stream, const char *config, size_t len)
+read_subjects(IdemText *subjects, const char *json, size_t len, const char *name)
 {
 	const char *list;
 	const char *value;
@@ -248,15 +251,15 @@ read_subjects(NSinkStream *stream, const char *config, size_t len)
 	size_t		n;
 	size_t		at = 0;
 
-	stream->subjects.len = 0;
-	if (!idem_json_member(config, len, "subjects", &list, &list_len))
+	subjects->len = 0;
+	if (!idem_json_member(json, len, name, &list, &list_len))
 		return;
 	while (idem_json_next_element(list, list_len, &at, &value, &n))
 	{
 		if (value[0] != '"')
 			continue;
-		idem_json_unquote(&stream->subjects, value, n);
-		idem_text_add(&stream->subjects, "", 1);
+		idem_json_unquote(subjects, value, n);
+		idem_text_add(subjects, "", 1);
 	}
 }
 
@@ -283,6 +286,21 @@ problem_of(const NSink *p, const char *config, size_t len)
 	return problem;
 }
 
+/* How a stream may lose a position; NULL: not that it shows. */
+static const char *
+warning_of(const NSink *p, const char *config, size_t len)
+{
+	char	   *storage = idem_json_string(config, len, "storage");
+	bool		forgets = storage != NULL && strcmp(storage, "memory") == 0;
+
+	free(storage);
+	if (!p->config.exactly_once)
+		return NULL;
+	if (p->stream.max_age > 0 && !p->stream.keeps_position)
+		return "has max_age and lacks allow_rollup_hdrs or allow_msg_ttl: the position of a relay that sends nothing for that long is deleted";
+	return forgets ? "has storage \"memory\": the position is lost when the server restarts" : NULL;
+}
+
 /* Judge what the server says of the stream. */
 static bool
 take_stream(NSink *p, const char *json, size_t len)
@@ -296,13 +314,22 @@ take_stream(NSink *p, const char *json, size_t len)
 	problem = problem_of(p, config, n);
 	if (problem != NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000", "stream \"%s\" %s", p->config.stream, problem);
-	read_subjects(&p->stream, config, n);
+	read_subjects(&p->stream.subjects, config, n, "subjects");
 	p->stream.max_message = number_of(config, n, "max_msg_size", -1);
 	p->stream.max_age = number_of(config, n, "max_age", 0);
 	p->stream.keeps_position = is_true(config, n, "allow_rollup_hdrs") && is_true(config, n, "allow_msg_ttl");
-	if (p->config.exactly_once && !nsink_stream_has(&p->stream, p->config.position_subject))
+	p->stream.warning = warning_of(p, config, n);
+	return idem_sink_looks(&p->sink) || nsink_check_subjects(p);
+}
+
+bool
+nsink_check_subjects(NSink *p)
+{
+	const char *problem = NULL;
+
+	if (p->config.exactly_once && !nsink_has_subject(&p->stream.subjects, p->config.position_subject))
 		problem = p->config.position_subject;
-	else if (strchr(p->config.subject, '{') == NULL && !nsink_stream_has(&p->stream, p->config.subject))
+	else if (strchr(p->config.subject, '{') == NULL && !nsink_has_subject(&p->stream.subjects, p->config.subject))
 		problem = p->config.subject;
 	if (problem == NULL)
 		return true;
@@ -336,6 +363,57 @@ nsink_read_stream(NSink *p, int64_t deadline)
 		ok = idem_sink_fail(&p->failure, a.status == 404 ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE, a.status == 404 ? "42704" : "08006",
 							"could not use stream \"%s\": %s%s", p->config.stream, a.text,
 							a.status == 404 ? "; idempotency.sink_setup(server, relay) prints the request that makes it" : "");
+	natsMsg_Destroy(reply);
+	return ok;
+}
+
+/* Do the rights, an object of lists of subjects, allow the subject? */
+static bool
+allows(const char *rights, size_t len, const char *subject)
+{
+	IdemText	list = {NULL, 0, 0};
+	const char *value;
+	size_t		n;
+	bool		allowed = true;
+
+	if (idem_json_member(rights, len, "allow", &value, &n) && value[0] == '[')
+	{
+		read_subjects(&list, rights, len, "allow");
+		allowed = nsink_has_subject(&list, subject);
+	}
+	read_subjects(&list, rights, len, "deny");
+	allowed = allowed && !nsink_has_subject(&list, subject);
+	free(list.data);
+	return allowed;
+}
+
+/* Take the user's rights to publish from what the server says; false: it says none. */
+static bool
+find_rights(const char *json, size_t len, const char **rights, size_t *n)
+{
+	return len > 0 && idem_json_is_object(json, len) && idem_json_member(json, len, "data", rights, n) && (*rights)[0] == '{';
+}
+
+bool
+nsink_check_rights(NSink *p, int64_t deadline, bool *told)
+{
+	const char *needed[] = {p->config.exactly_once ? p->config.position_subject : NULL,
+	strchr(p->config.subject, '{') == NULL ? p->config.subject : NULL};
+	int64_t		timeout = left_of(deadline) < RIGHTS_TIME ? left_of(deadline) : RIGHTS_TIME;
+	natsMsg    *reply = NULL;
+	const char *rights;
+	size_t		n;
+	bool		ok = true;
+
+	/* a user who may not ask gets no answer */
+	if (natsConnection_RequestString(&reply, p->nc, "$SYS.REQ.USER.INFO", "", timeout) != NATS_OK)
+		reply = NULL;
+	*told = reply != NULL && find_rights(natsMsg_GetData(reply), (size_t) natsMsg_GetDataLength(reply), &rights, &n);
+	if (*told && idem_json_member(rights, n, "permissions", &rights, &n) && rights[0] == '{' &&
+		idem_json_member(rights, n, "publish", &rights, &n) && rights[0] == '{')
+		for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && ok; i++)
+			ok = needed[i] == NULL || allows(rights, n, needed[i]) ||
+				idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501", "the user has no right to publish to \"%s\"", needed[i]);
 	natsMsg_Destroy(reply);
 	return ok;
 }

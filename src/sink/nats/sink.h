@@ -98,6 +98,7 @@ typedef struct NSinkStream
 	int64_t		max_age;		/* ns; 0: no limit */
 	bool		keeps_position; /* a position can replace the former one, and
 								 * need not expire */
+	const char *warning;		/* how it may lose a position, or NULL */
 } NSinkStream;
 
 /* The message of an event. */
@@ -146,6 +147,9 @@ extern bool nsink_deliver(NSink *p);
 /* Raise the epoch and read the position.  False: p->failure. */
 extern bool nsink_take_over(NSink *p, int64_t deadline);
 
+/* For a LOOK: is the position, if there is one, this relay's?  False: p->failure. */
+extern bool nsink_check_owner(NSink *p, int64_t deadline);
+
 /* The message of a position.  NULL of position: of the takeover. */
 extern natsMsg *nsink_position_message(NSink *p, const IdemProtoPosition *position);
 
@@ -173,14 +177,24 @@ extern void nsink_free_messages(IdemBatch *b);
 /* Is the text a subject to publish to? */
 extern bool nsink_is_subject(const char *subject, size_t len);
 
-/* Does the stream take messages of the subject? */
-extern bool nsink_stream_has(const NSinkStream *stream, const char *subject);
+/* Does one of the patterns, each ended by a NUL, match the subject? */
+extern bool nsink_has_subject(const IdemText *patterns, const char *subject);
 
 /* server.c */
 
 /* Parts of jobs.  False: p->failure. */
 extern bool nsink_connect(NSink *p, int64_t deadline);
-extern bool nsink_read_stream(NSink *p, int64_t deadline);
+extern bool nsink_read_stream(NSink *p, int64_t deadline);	/* a LOOK looks at the
+															 * subjects itself */
+
+/* Does the stream have the subjects that the options name?  False: p->failure. */
+extern bool nsink_check_subjects(NSink *p);
+
+/*
+ * May the user publish to the subjects that the options name, by what the server says?
+ * *told: false if it does not say it.
+ */
+extern bool nsink_check_rights(NSink *p, int64_t deadline, bool *told);
 
 /*
  * Send a request with the message, and wait for its answer.  False: p->failure,

@@ -2,8 +2,8 @@
 import json
 
 from nats.broker import Broker
-from nats.target import Target, broker, commits, failed, until
-from sinklib import codec
+from nats.target import SINK, Target, broker, commits, failed, until
+from sinklib import codec, look
 
 
 def position_of(w):
@@ -187,3 +187,37 @@ def test_at_least_once_on_an_old_server():
     for key in "012":
         got = [int(m.data) for m in t.events() if m.header("Aggregate-Id") == key]
         assert got == sorted(got), "the order of a key"
+
+
+def test_look():
+    """A LOOK names what is wrong, and what is not to be seen; nothing is taken over, written or made."""
+    t = Target()
+    w = t.start()
+    before = t.client.api(f"STREAM.INFO.{t.name}")["state"]
+    things = ["options", "connection", "stream", "subjects", "rights", "position"]
+    found, status = look(SINK, t.options())
+    assert status == 0 and list(found) == things and all(f == (1, "", "") for f in found.values()), found
+    assert list(look(SINK, t.options(delivery="at_least_once"))[0]) == things[:-1]
+
+    def wrong(*whats, **options):
+        found, status = look(SINK, t.options(**options))
+        bad = {what: problem for what, (ok, problem, remedy) in found.items() if not ok and remedy}
+        assert status == 0 and list(bad) == list(whats), (options, found)
+        return " ".join(bad.values())
+    assert "user" in wrong("options", user="u")
+    assert "connect" in wrong("connection", servers="127.0.0.1:1", timeout=1000)
+    assert "not found" in wrong("stream", stream="NONE")
+    assert "elsewhere" in wrong("subjects", subject="elsewhere")
+    assert "elsewhere" in wrong("subjects", position_subject="elsewhere.{relay}")
+    t.client.store(f"{t.position}2", b'{"relay": "others"}')
+    before = {**before, "last_seq": before["last_seq"] + 1}
+    assert "relay others" in wrong("position", position_subject=t.position + "2")
+    unfit = Target(allow_atomic=None)
+    assert "allow_atomic" in wrong("stream", **unfit.options())
+    unfit = Target(allow_msg_ttl=None, max_age=10**12)
+    assert "max_age" in look(SINK, unfit.options())[0]["stream"][1]
+    assert "memory" in look(SINK, Target(storage="memory").options())[0]["stream"][1]
+    assert t.client.api(f"STREAM.INFO.{t.name}")["state"]["last_seq"] == before["last_seq"]
+    batch, _ = w.events([{"key": "a"}])
+    commits(w, batch, 1)
+    w.close()

@@ -8,10 +8,12 @@ import subprocess
 import tempfile
 
 from nats.broker import Broker
-from nats.target import Target, commits, failed
-from sinklib import codec
+from nats.target import SINK, Target, commits, failed
+from sinklib import codec, look
 
 PUBLISH = ["T.>", "idempotency.position.>", "$JS.API.STREAM.INFO.>", "$JS.API.STREAM.MSG.GET.>"]
+
+TOLD = "$SYS.REQ.USER.INFO"
 
 
 class One(Target):
@@ -30,7 +32,8 @@ def user(name, publish, **more):
 
 def test_login_and_rights():
     b = Broker(authorization={"users": [{"user": "admin", "password": "admin"}, user("relay", PUBLISH), user("noread", PUBLISH[:3]),
-                                        user("noinfo", PUBLISH[:2]), user("nowrite", ["T.>", *PUBLISH[2:]]), user("one", ["T.good", "T.Ba", *PUBLISH[1:]])]})
+                                        user("noinfo", PUBLISH[:2]), user("nowrite", ["T.>", *PUBLISH[2:]]), user("one", ["T.good", "T.Ba", *PUBLISH[1:]]),
+                                        user("told", ["T.*", *PUBLISH[2:], TOLD]), user("toldone", ["T.good", *PUBLISH[1:], TOLD])]})
     t = One(b, b.client(user="admin", **{"pass": "admin"}))
     login = {"user": "relay", "password": "s3cret-of-relay"}
     for options in ({}, {"user": "relay", "password": "s3cret-wrong"}, {"token": "s3cret-token"}):
@@ -44,6 +47,10 @@ def test_login_and_rights():
     for name in ("noread", "noinfo", "nowrite"):
         f = t.refused(user=name, password="s3cret-of-" + name, timeout=2000)
         assert (f["outcome"], f["sqlstate"]) == ("rejected", "42501"), (name, f)
+    for name, wrong in (("noread", ["position"]), ("nowrite", []), ("told", ["rights"]), ("toldone", [])):
+        found, status = look(SINK, t.options(user=name, password="s3cret-of-" + name, timeout=2000, subject="T.good"))
+        assert status == 0 and [what for what, (ok, *_) in found.items() if not ok] == wrong, (name, found)
+        assert ("does not tell" in found["rights"][1]) == (not name.startswith("told")), (name, found)
     w = t.start(user="one", password="s3cret-of-one")
     batch, _ = w.events([{"key": "a", "type": "good"}, {"key": "b", "type": "Bad"}, {"key": "c", "type": "Ba"}])
     assert w.outcomes(batch, 3) == ["acked", "rejected", "acked"] and w.notes[1][0] == "42501", w.notes
