@@ -49,6 +49,7 @@ typedef struct Delivery
 	IdemBatch  *b;
 	NSinkAnswer answer;			/* to the batch's last message */
 	NSinkFate	fate;			/* of the position that the server refused */
+	bool		careful;		/* ask whether the server begins the batch */
 	IdemKeys	keys;			/* of the wave */
 } Delivery;
 
@@ -74,6 +75,32 @@ number(natsMsg *msg, const char *id, uint32_t n)
 	return s == NATS_OK ? natsMsgHeader_Set(msg, "Nats-Batch-Sequence", text) : s;
 }
 
+/*
+ * Send the first message of an atomic batch, and wait for its answer: empty if the
+ * server begins the batch.  Without it a server that has too many atomic batches open
+ * drops the messages, and finds the batch incomplete at its end.  False: p->failure.
+ */
+static bool
+begin_batch(Delivery *d, natsMsg *msg)
+{
+	NSink	   *p = d->p;
+	natsMsg    *reply = NULL;
+	natsStatus	s = natsConnection_RequestMsg(&reply, p->nc, msg, p->config.timeout);
+
+	if (s == NATS_NO_RESPONDERS || (s != NATS_OK && nsink_was_denied(natsMsg_GetSubject(msg))))
+	{
+		d->answer.code = s == NATS_NO_RESPONDERS ? NSINK_NO_STREAM : NSINK_NO_RIGHT;
+		snprintf(d->answer.text, sizeof(d->answer.text), "the first message gets to no stream");
+		return true;
+	}
+	if (s != NATS_OK)
+		return nsink_fail(p, s, "get an answer of the server");
+	if (natsMsg_GetDataLength(reply) > 0)
+		nsink_read_answer(reply, &d->answer);
+	natsMsg_Destroy(reply);
+	return true;
+}
+
 /* Send the messages, and the position as the last one, whose answer is the batch's. */
 static bool
 send_batch(Delivery *d)
@@ -84,8 +111,9 @@ send_batch(Delivery *d)
 	natsStatus	s = NATS_OK;
 	uint32_t	n = 0;
 	char		id[33];
-	bool		ok;
+	bool		ok = true;
 
+	memset(&d->answer, 0, sizeof(d->answer));
 	make_id(p, id);
 	for (uint32_t i = 0; i < d->b->count && s == NATS_OK; i++)
 	{
@@ -94,7 +122,16 @@ send_batch(Delivery *d)
 		if (e->outcome != 0)
 			continue;
 		s = number(e->target->msg, id, ++n);
-		if (s == NATS_OK)
+		if (s == NATS_OK && n == 1 && d->careful)
+		{
+			ok = begin_batch(d, e->target->msg);
+			if (!ok || d->answer.code != 0)
+			{
+				natsMsg_Destroy(last);
+				return ok;
+			}
+		}
+		else if (s == NATS_OK)
 			s = natsConnection_PublishMsg(p->nc, e->target->msg);
 	}
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-before-commit");
@@ -211,6 +248,7 @@ deliver_once(NSink *p, IdemBatch *b)
 			return false;
 		if (d.answer.code == 0 || d.fate == NSINK_FATE_STORED)
 			break;
+		d.careful = d.careful || d.answer.code == NSINK_INCOMPLETE;
 		decided = idem_batch_count_decided(b);
 		if (!b->answered && (decide_denied(p, b) || idem_batch_count_decided(b) > decided))
 			continue;

@@ -30,6 +30,8 @@
 
 /* What JetStream's own headers of a message take, at most. */
 #define ROOM_FOR_HEADERS	512
+#define MAX_HEADERS			65535	/* bytes of a message's headers in a
+									 * stream */
 
 /* Why an event has no message. */
 typedef struct Problem
@@ -224,6 +226,8 @@ make_message(const NSink *p, const IdemSinkEvent *e, const char *subject, Proble
 		ok = false;
 	else if (add_fields(p, msg, e, &size) != NATS_OK)
 		ok = refuse(problem, "22023", "event has a field that the library does not take as a header");
+	else if (size > MAX_HEADERS)
+		ok = refuse(problem, "54000", "event has headers of more than 64 kB");
 	else if (limit >= 0 && (int64_t) (size + data.len) > limit)
 	{
 		problem->sqlstate = "54000";

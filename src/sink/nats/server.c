@@ -18,6 +18,8 @@
  *
  *-------------------------------------------------------------------------
  */
+#define _GNU_SOURCE				/* strcasestr */
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +28,8 @@
 #include "sink/common/hide.h"
 #include "sink/nats/sink.h"
 
+#define STORE_FAILED	10077	/* err_code: the stream is full, or its store
+								 * failed */
 #define RIGHTS_TIME	2000		/* ms for the user's rights, which a server need
 								 * not tell */
 
@@ -63,6 +67,18 @@ nsink_was_denied(const char *subject)
 	return found;
 }
 
+/* Did the server refuse the subscription to the answers? */
+static bool
+may_not_subscribe(void)
+{
+	bool		found;
+
+	pthread_mutex_lock(&denied_lock);
+	found = strcasestr(denied, "subscription to \"_INBOX") != NULL;
+	pthread_mutex_unlock(&denied_lock);
+	return found;
+}
+
 void
 nsink_forget_denied(void)
 {
@@ -74,6 +90,9 @@ nsink_forget_denied(void)
 bool
 nsink_is_out(const NSinkAnswer *a)
 {
+	/* the option discard_new_per_subject: others of its subjects may have room */
+	if (a->code == STORE_FAILED && strstr(a->text, "per subject") != NULL)
+		return false;
 	return a->status >= 500 || a->status == 408 || a->status == 429;
 }
 
@@ -169,6 +188,9 @@ nsink_request(NSink *p, natsMsg *msg, int64_t timeout, natsMsg **reply)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501",
 							  "the server does not let the user publish to \"%s\"; idempotency.sink_setup(server, relay) prints what the user needs",
 							  natsMsg_GetSubject(msg));
+	if (may_not_subscribe())
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42501",
+							  "the server does not let the user subscribe to \"_INBOX.>\", where its answers come; idempotency.sink_setup(server, relay) prints what the user needs");
 	if (s == NATS_NO_RESPONDERS)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006", "nobody answers to \"%s\": JetStream is off, or not ready",
 							  natsMsg_GetSubject(msg));
@@ -282,6 +304,8 @@ problem_of(const NSink *p, const char *config, size_t len)
 		problem = "has no_ack: it acknowledges nothing";
 	else if (p->config.exactly_once && !is_true(config, len, "allow_atomic"))
 		problem = "has no atomic batches (allow_atomic, nats-server 2.12 or later), which \"exactly_once\" needs; set the option \"delivery\" to \"at_least_once\" otherwise";
+	else if (p->config.exactly_once && is_true(config, len, "discard_new_per_subject") && !p->stream.keeps_position)
+		problem = "has discard_new_per_subject and lacks allow_rollup_hdrs or allow_msg_ttl: it refuses positions once it has some";
 	free(retention);
 	return problem;
 }
@@ -307,17 +331,22 @@ take_stream(NSink *p, const char *json, size_t len)
 {
 	const char *config;
 	const char *problem;
+	int64_t		max_bytes;
 	size_t		n;
 
 	if (!idem_json_is_object(json, len) || !idem_json_member(json, len, "config", &config, &n))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006", "could not read what the server says of stream \"%s\"", p->config.stream);
+	p->stream.keeps_position = is_true(config, n, "allow_rollup_hdrs") && is_true(config, n, "allow_msg_ttl");
 	problem = problem_of(p, config, n);
 	if (problem != NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000", "stream \"%s\" %s", p->config.stream, problem);
 	read_subjects(&p->stream.subjects, config, n, "subjects");
 	p->stream.max_message = number_of(config, n, "max_msg_size", -1);
+	/* a stream that deletes the oldest would take a larger one, and delete it */
+	max_bytes = number_of(config, n, "max_bytes", -1);
+	if (max_bytes > 0 && (p->stream.max_message < 0 || max_bytes < p->stream.max_message))
+		p->stream.max_message = max_bytes;
 	p->stream.max_age = number_of(config, n, "max_age", 0);
-	p->stream.keeps_position = is_true(config, n, "allow_rollup_hdrs") && is_true(config, n, "allow_msg_ttl");
 	p->stream.warning = warning_of(p, config, n);
 	return idem_sink_looks(&p->sink) || nsink_check_subjects(p);
 }

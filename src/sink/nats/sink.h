@@ -57,6 +57,8 @@
 #define NSINK_WRONG_SEQUENCE	10071
 #define NSINK_SEQUENCE_BUSY		10164	/* the same, while a write is under
 										 * way */
+#define NSINK_INCOMPLETE		10176	/* the server has not all messages of
+										 * an atomic batch */
 
 typedef enum NSinkFormat
 {

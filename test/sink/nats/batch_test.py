@@ -71,6 +71,21 @@ def test_too_large():
     assert w.notes[0][0] == "54000" and len(t.events()) == 1, w.notes
 
 
+def test_larger_than_the_stream():
+    """A stream that deletes the oldest takes a message that is larger than itself, and deletes it."""
+    t = Target(max_bytes=5000)
+    large = {"key": "a", "payload": b'"' + b"x" * 6000 + b'"'}
+    w = deliver(t, [large, {"key": "b"}], ["rejected", "acked"])
+    assert w.notes[0][0] == "54000" and len(t.events()) == 1, w.notes
+
+
+def test_too_many_headers():
+    t = Target()
+    large = {"key": "a", "headers": json.dumps({f"h{i}": "x" * 20 for i in range(3000)}).encode()}
+    w = deliver(t, [large, {"key": "b"}], ["rejected", "acked"])
+    assert w.notes[0][0] == "54000" and len(t.events()) == 1, w.notes
+
+
 def test_all_refused():
     """A batch without a message moves the position, and no more."""
     t = Target()

@@ -155,6 +155,42 @@ def test_full_stream():
     assert len(t.values()) == 25
 
 
+def test_too_many_open_batches():
+    """The server drops the messages of a batch beyond 50 that are open, which makes no event guilty."""
+    t = Target()
+    w = t.start()
+    for i in range(50):
+        assert t.client.request(f"{t.name}.foreign", b"x", [("Nats-Batch-Id", f"b{i}"), ("Nats-Batch-Sequence", "1")]).data == b""
+    w.events([{"key": "a"}, {"key": "b"}])
+    f = failed(w)
+    assert f["outcome"] == "outage" and "inflight" in f["message"], f
+    t.client.request(f"{t.name}.foreign", b"x", [("Nats-Batch-Id", "b0"), ("Nats-Batch-Sequence", "2"), ("Nats-Batch-Commit", "1")])
+    w = t.start()
+    batch, _ = w.events([{"key": "a"}, {"key": "b"}])
+    commits(w, batch, 2)
+    w.close()
+
+
+def test_full_subject():
+    """A subject that is full is its events' fault: others have room.  A stream that would have none for positions is unfit."""
+    full = {"max_msgs_per_subject": 1, "discard": "new", "discard_new_per_subject": True}
+    f = Target(**full, allow_rollup_hdrs=None, allow_msg_ttl=None).refused()
+    assert f["outcome"] == "rejected" and "discard_new_per_subject" in f["message"], f
+    t = Target(**full)
+    w = t.start()
+    batch, _ = w.events([{"type": "A"}])
+    commits(w, batch, 1)
+    batch, _ = w.events([{"type": "A"}])
+    assert w.outcomes(batch, 1) == ["acked"]
+    w.expect("VERDICT", batch=batch, kind=2)
+    assert failed(w)["outcome"] == "outage"
+    w = t.start(delivery="at_least_once")
+    batch, _ = w.events([{"key": "a", "type": "A"}, {"key": "b", "type": "B"}])
+    assert w.outcomes(batch, 2) == ["rejected", "acked"], w.notes
+    w.close()
+    assert len(t.events()) == 2
+
+
 def test_subject_taken_from_the_stream():
     """The stream loses a subject while the relay runs: its events are refused, the others go on."""
     t = Target()

@@ -32,7 +32,7 @@ def user(name, publish, **more):
 
 def test_login_and_rights():
     b = Broker(authorization={"users": [{"user": "admin", "password": "admin"}, user("relay", PUBLISH), user("noread", PUBLISH[:3]),
-                                        user("noinfo", PUBLISH[:2]), user("nowrite", ["T.>", *PUBLISH[2:]]), user("one", ["T.good", "T.Ba", *PUBLISH[1:]]),
+                                        user("noinfo", PUBLISH[:2]), user("nohear", PUBLISH, permissions={"publish": PUBLISH, "subscribe": ["T.>"]}), user("nowrite", ["T.>", *PUBLISH[2:]]), user("one", ["T.good", "T.Ba", *PUBLISH[1:]]),
                                         user("told", ["T.*", *PUBLISH[2:], TOLD]), user("toldone", ["T.good", *PUBLISH[1:], TOLD])]})
     t = One(b, b.client(user="admin", **{"pass": "admin"}))
     login = {"user": "relay", "password": "s3cret-of-relay"}
@@ -44,7 +44,7 @@ def test_login_and_rights():
     batch, _ = w.events([{"type": "good"}])
     commits(w, batch, 1)
     w.close()
-    for name in ("noread", "noinfo", "nowrite"):
+    for name in ("noread", "noinfo", "nowrite", "nohear"):
         f = t.refused(user=name, password="s3cret-of-" + name, timeout=2000)
         assert (f["outcome"], f["sqlstate"]) == ("rejected", "42501"), (name, f)
     for name, wrong in (("noread", ["position"]), ("nowrite", []), ("told", ["rights"]), ("toldone", [])):
