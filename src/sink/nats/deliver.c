@@ -87,12 +87,9 @@ begin_batch(Delivery *d, natsMsg *msg)
 	natsMsg    *reply = NULL;
 	natsStatus	s = natsConnection_RequestMsg(&reply, p->nc, msg, p->config.timeout);
 
+	/* the answer to the position tells whether it is the event, or the stream */
 	if (s == NATS_NO_RESPONDERS || (s != NATS_OK && nsink_was_denied(natsMsg_GetSubject(msg))))
-	{
-		d->answer.code = s == NATS_NO_RESPONDERS ? NSINK_NO_STREAM : NSINK_NO_RIGHT;
-		snprintf(d->answer.text, sizeof(d->answer.text), "the first message gets to no stream");
 		return true;
-	}
 	if (s != NATS_OK)
 		return nsink_fail(p, s, "get an answer of the server");
 	if (natsMsg_GetDataLength(reply) > 0)

@@ -285,6 +285,27 @@ read_subjects(IdemText *subjects, const char *json, size_t len, const char *name
 	}
 }
 
+/* Does the stream store the subject's messages under another one? */
+static bool
+is_transformed(const char *config, size_t len, const char *subject)
+{
+	const char *transform;
+	size_t		n;
+	IdemText	src = {NULL, 0, 0};
+	char	   *text;
+	bool		found;
+
+	if (!idem_json_member(config, len, "subject_transform", &transform, &n) || transform[0] != '{')
+		return false;
+	text = idem_json_string(transform, n, "src");
+	idem_text_puts(&src, text != NULL && text[0] != '\0' ? text : ">");
+	idem_text_add(&src, "", 1);
+	found = nsink_has_subject(&src, subject);
+	free(text);
+	free(src.data);
+	return found;
+}
+
 /* What makes a stream unfit; NULL: nothing. */
 static const char *
 problem_of(const NSink *p, const char *config, size_t len)
@@ -304,6 +325,10 @@ problem_of(const NSink *p, const char *config, size_t len)
 		problem = "has no_ack: it acknowledges nothing";
 	else if (p->config.exactly_once && !is_true(config, len, "allow_atomic"))
 		problem = "has no atomic batches (allow_atomic, nats-server 2.12 or later), which \"exactly_once\" needs; set the option \"delivery\" to \"at_least_once\" otherwise";
+	else if (is_true(config, len, "allow_msg_counter"))
+		problem = "has allow_msg_counter: it takes numbers to add only";
+	else if (p->config.exactly_once && is_transformed(config, len, p->config.position_subject))
+		problem = "has a subject_transform of the position's subject, under which the position would not be found again";
 	else if (p->config.exactly_once && is_true(config, len, "discard_new_per_subject") && !p->stream.keeps_position)
 		problem = "has discard_new_per_subject and lacks allow_rollup_hdrs or allow_msg_ttl: it refuses positions once it has some";
 	free(retention);

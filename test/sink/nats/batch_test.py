@@ -131,11 +131,17 @@ def test_bad_options():
 def test_unfit_streams():
     """Streams that would lose what they acknowledge, or cannot hold a position, are refused."""
     for config, text in ((dict(retention="interest"), "retention"), (dict(retention="workqueue"), "retention"), (dict(no_ack=True, allow_atomic=None), "no_ack"),
-                         (dict(allow_atomic=None), "allow_atomic"), (dict(subjects=["nothing.of.it"]), "does not have the subject")):
+                         (dict(allow_atomic=None), "allow_atomic"), (dict(allow_msg_counter=True, allow_msg_ttl=None), "allow_msg_counter"),
+                         (dict(subject_transform={"src": ">", "dest": "other.>"}), "subject_transform"), (dict(subjects=["nothing.of.it"]), "does not have the subject")):
         t = Target(**config)
         f = t.refused()
         assert f["outcome"] == "rejected" and text in f["message"], (config, f)
         t.client.api(f"STREAM.DELETE.{t.name}")
+    t = Target()
+    t.make(subject_transform={"src": f"{t.name}.>", "dest": f"{t.name}.other.>"})
+    deliver(t, [{}])
+    deliver(t, [{}])
+    assert len(t.events()) == 2, "a transform of events harms nothing"
     t = Target(subjects=None)
     f = t.refused(subject=t.name + ".x")
     assert "does not have the subject" in f["message"], f

@@ -66,6 +66,22 @@ def test_login_and_rights():
     b.remove()
 
 
+def test_mapped_subject():
+    """A subject that the account maps away from the stream is its event's fault, and no outage."""
+    b = Broker(mappings={"T.away": "nowhere"})
+    t = One(b, b.client())
+    w = t.start()
+    batch, _ = w.events([{"type": "away"}])
+    assert w.outcomes(batch, 1) == ["acked"]
+    w.expect("VERDICT", batch=batch, kind=2)
+    failed(w)
+    w = t.start()
+    batch, _ = w.events([{"type": "here"}])
+    commits(w, batch, 1)
+    w.close()
+    b.remove()
+
+
 def test_token_and_secret_file():
     b = Broker(authorization={"token": "s3cret-token"})
     t = One(b, b.client(auth_token="s3cret-token"))
