@@ -30,8 +30,8 @@
 
 #define STORE_FAILED	10077	/* err_code: the stream is full, or its store
 								 * failed */
-#define RIGHTS_TIME	2000		/* ms for the user's rights, which a server need
-								 * not tell */
+#define RIGHTS_TIME	2000		/* ms for the user's rights, which a server
+								 * need not tell */
 
 static pthread_mutex_t denied_lock = PTHREAD_MUTEX_INITIALIZER;
 static char denied[16384];		/* refusals of subjects, as the server words
@@ -90,7 +90,10 @@ nsink_forget_denied(void)
 bool
 nsink_is_out(const NSinkAnswer *a)
 {
-	/* the option discard_new_per_subject: others of its subjects may have room */
+	/*
+	 * the option discard_new_per_subject: others of its subjects may have
+	 * room
+	 */
 	if (a->code == STORE_FAILED && strstr(a->text, "per subject") != NULL)
 		return false;
 	return a->status >= 500 || a->status == 408 || a->status == 429;

@@ -51,7 +51,6 @@
 										 * idempotency.sink_timeout for READY */
 
 /* Errors of JetStream, by err_code */
-#define NSINK_NO_RIGHT			1	/* ours: the server refused the subject */
 #define NSINK_NO_STREAM			2	/* ours: no stream has the subject */
 #define NSINK_TOO_LARGE			10054
 #define NSINK_WRONG_SEQUENCE	10071
