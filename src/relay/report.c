@@ -180,6 +180,19 @@ idem_relay_entries_forget(Oid dboid, List *relay_ids)
 }
 
 void
+idem_relay_entries_forget_others(List *databases)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	for (int i = 0; i < idem_relay_max_relays; i++)
+	{
+		if (OidIsValid(entries[i].dboid) && entries[i].pid == 0 &&
+			!list_member_oid(databases, entries[i].dboid))
+			free_entry(&entries[i]);
+	}
+	LWLockRelease(lock);
+}
+
+void
 idem_relay_entries_leave(const char *ended, bool keep)
 {
 	LWLockAcquire(lock, LW_EXCLUSIVE);

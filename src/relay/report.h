@@ -172,6 +172,9 @@ extern void idem_relay_entry_forget(Oid dboid, int relay_id);
  */
 extern void idem_relay_entries_forget(Oid dboid, List *relay_ids);
 
+/* The same for all databases that are not in the list. */
+extern void idem_relay_entries_forget_others(List *databases);
+
 /*
  * This process ends and gives up all of its entries.  ended: the reason, if it is the
  * relay's failure.  keep: the entries of function relays stay, without a process.

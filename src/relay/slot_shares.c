@@ -7,6 +7,10 @@
  * way: those that have nothing to do first, then those that have had their slot
  * longest.  worker_slots.c decides when somebody is asked.
  *
+ * While function relays wait, databases' own workers leave one slot to functions, however
+ * many databases there are.  Then the databases take turns in the other slots, so that
+ * each comes to the slot for functions as well.
+ *
  * LOCKING: the caller holds the lock of the slots, exclusively.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -26,6 +30,9 @@
 #include "relay/report.h"
 #include "relay/worker_slots.h"
 
+/* A database's own worker that was asked to give way counts as leaving for so long. */
+#define OWN_LEAVES_MS (IDEM_STAY_MS + 3 * IDEM_SLICE_MS)
+
 /* How often the server log says that slots are too few. */
 #define COMPLAIN_MS 60000
 
@@ -36,6 +43,7 @@
 typedef struct Counts
 {
 	int			free;
+	int			own;			/* slots of databases' own workers */
 	int			mine;			/* slots for functions of this database */
 	Oid			richest;		/* the database with most slots for functions */
 	int			most;			/* the number of its slots for functions */
@@ -103,6 +111,8 @@ count_slots(const IdemSlots *all, Counts *c, Oid *room)
 			c->free++;
 		else if (slot->relay_id != 0)
 			c->functions[c->nfunctions++] = slot->dboid;
+		else
+			c->own++;
 	}
 	qsort(c->functions, c->nfunctions, sizeof(Oid), compare_oids);
 	for (int i = 0; i < c->nfunctions; i++)
@@ -115,6 +125,13 @@ count_slots(const IdemSlots *all, Counts *c, Oid *room)
 		}
 	}
 	c->mine = count_functions(c, MyDatabaseId);
+}
+
+/* Has the own worker of a database the slot, and a process? */
+static bool
+is_own_worker(const IdemWorkerSlot *slot)
+{
+	return OidIsValid(slot->dboid) && slot->relay_id == 0 && slot->pid != 0;
 }
 
 /*
@@ -133,8 +150,7 @@ count_before_me(const IdemSlots *all, const Counts *c, const IdemWorkerSlot *own
 		const IdemWorkerSlot *slot = &all->slot[i];
 		int			has;
 
-		if (slot->relay_id != 0 || !OidIsValid(slot->dboid) || slot == own ||
-			!slot->waits || slot->pid == 0)
+		if (!is_own_worker(slot) || slot == own || !slot->waits)
 			continue;
 		has = count_functions(c, slot->dboid);
 		n += has < c->mine || (has == c->mine && slot->served_at < own->served_at);
@@ -150,7 +166,108 @@ count_before_me(const IdemSlots *all, const Counts *c, const IdemWorkerSlot *own
 static bool
 is_leaving(const IdemWorkerSlot *slot, IdemClock now)
 {
-	return slot->yield && now < idem_clock_plus_ms(slot->yield_at, 2 * IDEM_SLICE_MS);
+	return slot->yield &&
+		now < idem_clock_plus_ms(slot->yield_at,
+								 slot->relay_id == 0 ? OWN_LEAVES_MS : 2 * IDEM_SLICE_MS);
+}
+
+/*
+ * Does a database with a worker wait for a slot for a function, or such a slot for its
+ * first process?  A worker that was asked to give way and has not done so is not waited
+ * for.
+ */
+static bool
+functions_wait(const IdemSlots *all)
+{
+	IdemClock	now = idem_clock();
+
+	for (int i = 0; i < all->n; i++)
+	{
+		const IdemWorkerSlot *slot = &all->slot[i];
+
+		if (is_own_worker(slot) && slot->waits && (!slot->yield || is_leaving(slot, now)))
+			return true;
+		if (slot->relay_id != 0 && !slot->started)
+			return true;
+	}
+	return false;
+}
+
+/* How many databases may have their own worker while function relays wait. */
+static int
+own_limit(const IdemSlots *all)
+{
+	return Max(1, all->demand->room - 1);
+}
+
+/*
+ * In which order databases' own workers give way: the lowest first.  A worker for whose
+ * functions there was no slot yet stays: otherwise databases would come and go, and none
+ * would come to the slot for functions.
+ */
+static int
+own_rank(const IdemWorkerSlot *slot)
+{
+	if (slot->waits)
+		return slot->served_at > slot->since ? 1 : 2;
+	return slot->at_rest ? 0 : 1;
+}
+
+/* The own worker of a database to ask next; NULL: none has had its time. */
+static IdemWorkerSlot *
+choose_own_yielder(const IdemSlots *all, IdemClock now)
+{
+	IdemWorkerSlot *best = NULL;
+
+	for (int i = 0; i < all->n; i++)
+	{
+		IdemWorkerSlot *slot = &all->slot[i];
+		int			rank;
+
+		if (!is_own_worker(slot) || slot->yield ||
+			now < idem_clock_plus_ms(slot->since, IDEM_SLICE_MS))
+			continue;
+		rank = own_rank(slot);
+		if (best == NULL || rank < own_rank(best) ||
+			(rank == own_rank(best) &&
+			 (rank == 2 ? slot->since > best->since : slot->since < best->since)))
+			best = slot;
+	}
+	return best;
+}
+
+/*
+ * Have the own worker of a database give way.  One leaves at a time, and one is asked per
+ * slice: however many databases wait, processes do not come and go faster.
+ */
+static void
+ask_own_to_yield(const IdemSlots *all)
+{
+	IdemClock	now = idem_clock();
+	IdemWorkerSlot *slot;
+
+	if (all->demand->asked_at != 0 &&
+		now < idem_clock_plus_ms(all->demand->asked_at, IDEM_SLICE_MS))
+		return;
+	for (int i = 0; i < all->n; i++)
+	{
+		if (is_own_worker(&all->slot[i]) && is_leaving(&all->slot[i], now))
+			return;
+	}
+	slot = choose_own_yielder(all, now);
+	if (slot == NULL)
+		return;
+	slot->yield = true;
+	slot->yield_at = all->demand->asked_at = now;
+	idem_shares_wake(slot->procno);
+}
+
+/* Has the function relay of the slot nothing to do? */
+static bool
+is_idle(const IdemWorkerSlot *slot)
+{
+	return slot->entry >= 0 &&
+		idem_relay_entry_is_idle(slot->entry, slot->dboid, slot->relay_id);
 }
 
 /*
@@ -170,8 +287,7 @@ choose_yielder(const IdemSlots *all, Oid dboid)
 
 		if (slot->dboid != dboid || slot->relay_id == 0 || slot->yield)
 			continue;
-		idle = slot->entry >= 0 &&
-			idem_relay_entry_is_idle(slot->entry, slot->dboid, slot->relay_id);
+		idle = is_idle(slot);
 		if (best != NULL &&
 			!(idle != best_idle ? idle : slot->since < best->since))
 			continue;
@@ -199,27 +315,29 @@ idem_shares_ask_to_yield(const IdemSlots *all, Oid dboid, int n)
 }
 
 /*
- * Each database with relays gets its own worker before any gets a slot for a
- * function.  A free slot goes to the database that comes first
- * (count_before_me).  If no slot is free, the richest database is asked to
- * give one up if it has at least two more than this one, or if it has one and
- * this one has none: then they take turns.  A slot is useful with a process
- * only: where the launcher gets no process, no slot counts as free.
+ * Databases that wait for their own worker come first, up to own_limit.  A free slot goes
+ * to the database that comes first (count_before_me).  If no slot is free, the richest
+ * database is asked to give one up if it has at least two more than this one, or if it has
+ * one and this one has none: then they take turns.  If no function has a slot, the own
+ * worker of a database is asked.  A slot is useful with a process only: where the launcher
+ * gets no process, no slot counts as free.
  */
 IdemSlotAnswer
-idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwaiting,
-				   bool no_process, int databases_waiting)
+idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwaiting)
 {
 	IdemSlotAnswer answer = IDEM_SLOT_GIVEN;
+	bool		no_process = all->demand->no_process;
+	int			databases;
 	Counts		c;
 
 	count_slots(all, &c, room);
+	databases = Min(all->demand->databases_waiting, Max(0, own_limit(all) - c.own));
 	if (c.mine >= idem_max_function_workers)
 	{
 		answer = IDEM_SLOT_TAKEN;
 		idem_shares_ask_to_yield(all, MyDatabaseId, nwaiting);
 	}
-	else if (no_process || c.free <= databases_waiting + count_before_me(all, &c, own))
+	else if (no_process || c.free <= databases + count_before_me(all, &c, own))
 	{
 		answer = c.mine > 0 ? IDEM_SLOT_TAKEN :
 			no_process ? IDEM_SLOT_NO_PROCESS : IDEM_SLOT_NONE_LEFT;
@@ -229,6 +347,8 @@ idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwa
 			idem_shares_ask_to_yield(all, MyDatabaseId, nwaiting);
 		else if (c.most == 1)
 			idem_shares_ask_to_yield(all, c.richest, 1);
+		else if (c.most == 0)
+			ask_own_to_yield(all);
 	}
 	if (answer == IDEM_SLOT_GIVEN)
 		own->served_at = idem_clock();
@@ -241,14 +361,41 @@ idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwa
 	return answer;
 }
 
-void
-idem_shares_yield_to_database(const IdemSlots *all, Oid *room)
+bool
+idem_shares_admit_database(const IdemSlots *all, Oid *room)
 {
 	Counts		c;
 
+	if (!functions_wait(all))
+		return true;
 	count_slots(all, &c, room);
-	if (c.most > 0)
+	return c.own < own_limit(all);
+}
+
+/* A function relay keeps the last slot for functions while it has something to do. */
+void
+idem_shares_yield_to_database(const IdemSlots *all, Oid *room)
+{
+	const IdemWorkerSlot *slot;
+	Counts		c;
+
+	count_slots(all, &c, room);
+	slot = c.most > 0 ? choose_yielder(all, c.richest) : NULL;
+	if (c.most > 0 && (c.own < own_limit(all) || (slot != NULL && is_idle(slot))))
 		idem_shares_ask_to_yield(all, c.richest, 1);
+	else
+		ask_own_to_yield(all);
+}
+
+/* A process that the launcher got beyond the room that was known shows that there are more. */
+void
+idem_shares_note_room(const IdemSlots *all, bool got)
+{
+	int			processes = 0;
+
+	for (int i = 0; i < all->n; i++)
+		processes += all->slot[i].pid != 0 || all->slot[i].starting;
+	all->demand->room = got ? Max(all->demand->room, processes) : processes;
 }
 
 Oid *

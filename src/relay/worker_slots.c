@@ -13,7 +13,8 @@
  * occupied during a hold are held as well.
  *
  * Slots are shared out.  Each database with relays gets the slot of its own
- * worker first.  The worker of a database occupies a slot for a function relay;
+ * worker first; where there are too few, databases take turns.  The worker of a database
+ * occupies a slot for a function relay;
  * the process that has the slot gives it back when it ends.  If a process ends
  * without giving its slot back, the launcher starts another process there,
  * unless other relays wait for a slot.  Then the launcher frees the slot, and
@@ -66,16 +67,16 @@
 /* The longest delay before the worker of a slot is started again. */
 #define MAX_RESTART_MS 10000
 
+/* After so many ends in a row a database's own worker leaves its slot to others. */
+#define MAX_STARTS 3
+
 typedef struct SlotsShmem
 {
 	int			launcher_procno;	/* -1: no launcher */
 	pg_atomic_uint32 launcher_wake;
 	pg_atomic_uint32 news;		/* rises when all workers are to look again */
 	bool		after_crash;	/* see is_after_crash */
-	int			databases_waiting;	/* databases with relays and without a
-									 * slot */
-	bool		no_process;		/* max_worker_processes were used up at the
-								 * launcher's last try */
+	IdemSlotDemand demand;
 	IdemWorkerSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SlotsShmem;
 
@@ -127,6 +128,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 	shared = segment;
 	all.slot = shared->slots;
 	all.n = idem_relay_max_workers;
+	all.demand = &shared->demand;
 	holds = (Oid *) &shared->slots[all.n];
 	lock = &GetNamedLWLockTranche("idempotency")[IDEM_LOCK_SLOTS].lock;
 	if (found)
@@ -136,6 +138,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 	pg_atomic_init_u32(&shared->launcher_wake, 0);
 	pg_atomic_init_u32(&shared->news, 0);
 	shared->after_crash = is_after_crash();
+	shared->demand.room = all.n;
 	for (int i = 0; i < all.n; i++)
 	{
 		all.slot[i].procno = -1;
@@ -241,7 +244,7 @@ occupy(Oid dboid, int relay_id)
 	slot->relay_id = relay_id;
 	slot->generation = generation;
 	slot->wanted = true;
-	slot->since = idem_clock();
+	slot->since = slot->served_at = idem_clock();
 	slot->entry = -1;
 	if (relay_id != 0)
 	{
@@ -266,13 +269,8 @@ free_slot(IdemWorkerSlot *slot)
 {
 	Oid			dboid = slot->dboid;
 
-	/*
-	 * The entries of a database's relays go with the slot of the database's
-	 * own worker.  A function relay's entry outlives the slots of the relay.
-	 */
-	if (OidIsValid(dboid) && slot->relay_id == 0)
-		idem_relay_entries_forget(dboid, NIL);
-	else if (OidIsValid(dboid))
+	/* A function relay's entry outlives the slots of the relay. */
+	if (OidIsValid(dboid) && slot->relay_id != 0)
 	{
 		IdemFunctionEnds ends = {
 			/* A worker that gave way has not failed. */
@@ -349,11 +347,11 @@ idem_slots_launcher_take_poke(void)
 	return pg_atomic_exchange_u32(&shared->launcher_wake, 0) != 0;
 }
 
-Oid
+List *
 idem_slots_reconcile(List *databases)
 {
 	Oid		   *room = idem_shares_room(&all);
-	Oid			left_out = InvalidOid;
+	List	   *left_out = list_copy(databases);
 	ListCell   *lc;
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
@@ -362,23 +360,22 @@ idem_slots_reconcile(List *databases)
 		if (OidIsValid(all.slot[i].dboid) && !list_member_oid(databases, all.slot[i].dboid))
 			all.slot[i].wanted = false;
 	}
-	shared->databases_waiting = 0;
-	foreach(lc, databases)
+	foreach(lc, left_out)
 	{
 		IdemWorkerSlot *slot = find_slot(lfirst_oid(lc), 0);
 
-		if (slot == NULL)
+		if (slot == NULL && idem_shares_admit_database(&all, room))
 			slot = occupy(lfirst_oid(lc), 0);
-		if (slot != NULL)
+		if (slot == NULL)
+			continue;
+		if (!slot->yield)
 			slot->wanted = true;
-		else
-		{
-			shared->databases_waiting++;
-			left_out = lfirst_oid(lc);
-		}
+		left_out = foreach_delete_current(left_out, lc);
 	}
-	if (OidIsValid(left_out))
+	shared->demand.databases_waiting = list_length(left_out);
+	if (left_out != NIL)
 		idem_shares_yield_to_database(&all, room);
+	idem_relay_entries_forget_others(databases);
 	LWLockRelease(lock);
 	return left_out;
 }
@@ -395,13 +392,22 @@ idem_slot_is_detached(int slotno)
 }
 
 bool
-idem_slot_worker_gone(int slotno)
+idem_slot_worker_gone(int slotno, Oid *failing)
 {
 	IdemWorkerSlot *slot = &all.slot[slotno];
+	Oid		   *room = idem_shares_room(&all);
 	bool		others_wait;
 
+	*failing = InvalidOid;
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	slot->starting = false;
+	others_wait = shared->demand.databases_waiting > 0 ||
+		!idem_shares_admit_database(&all, room);
+	if (slot->wanted && slot->relay_id == 0 && slot->failures >= MAX_STARTS && others_wait)
+	{
+		*failing = slot->dboid;
+		slot->wanted = false;
+	}
 	if (slot->wanted)
 	{
 		int			delay = Min(MAX_RESTART_MS, 50 << Min(slot->failures, 10));
@@ -411,7 +417,6 @@ idem_slot_worker_gone(int slotno)
 	}
 	if (!slot->wanted && slot->pid == 0)
 		free_slot(slot);
-	others_wait = shared->databases_waiting > 0;
 	LWLockRelease(lock);
 	return others_wait;
 }
@@ -430,7 +435,7 @@ is_held(Oid dboid)
 
 /*
  * Under the lock: may this slot's worker be started now?  A slot that is not
- * wanted is freed.  So is the slot of a function relay whose worker was asked
+ * wanted is freed.  So is the slot of a worker that was asked
  * to give way and ended without freeing it: others would wait for the slot
  * through the launcher's delay.
  */
@@ -439,7 +444,7 @@ is_startable(IdemWorkerSlot *slot, IdemClock now)
 {
 	if (!OidIsValid(slot->dboid) || slot->pid != 0 || slot->starting)
 		return false;
-	if (!slot->wanted || (slot->relay_id != 0 && slot->started && slot->yield))
+	if (!slot->wanted || (slot->started && slot->yield))
 	{
 		free_slot(slot);
 		return false;
@@ -469,16 +474,22 @@ idem_slot_start(int slotno, bool function, bool unused, IdemClock now, IdemSlotS
 }
 
 bool
+idem_slots_outnumber_processes(void)
+{
+	return shared->demand.room < all.n;
+}
+
+bool
 idem_slots_lack_process(void)
 {
-	return shared->no_process;
+	return shared->demand.no_process;
 }
 
 void
 idem_slots_try_processes(void)
 {
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	shared->no_process = false;
+	shared->demand.no_process = false;
 	LWLockRelease(lock);
 }
 
@@ -489,12 +500,24 @@ idem_slot_has_no_process(int slotno, bool function)
 	Oid		   *room = idem_shares_room(&all);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	shared->no_process = true;
+	shared->demand.no_process = true;
 	slot->starting = false;
-	if (!function)
-		idem_shares_yield_to_database(&all, room);
-	else if (slot->pid == 0)
+	if (slot->pid == 0)
 		free_slot(slot);
+	idem_shares_note_room(&all, false);
+	if (!function)
+	{
+		shared->demand.databases_waiting++;
+		idem_shares_yield_to_database(&all, room);
+	}
+	LWLockRelease(lock);
+}
+
+void
+idem_slot_has_process(void)
+{
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	idem_shares_note_room(&all, true);
 	LWLockRelease(lock);
 }
 
@@ -578,6 +601,16 @@ idem_slot_resign(void)
 	LWLockRelease(lock);
 }
 
+void
+idem_slot_rests(bool at_rest)
+{
+	if (my_slot->at_rest == at_rest)
+		return;
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	my_slot->at_rest = at_rest;
+	LWLockRelease(lock);
+}
+
 IdemSlotAsked
 idem_slot_asked(void)
 {
@@ -636,8 +669,7 @@ idem_slots_give_function(int relay_id, int nwaiting)
 	Oid		   *room = idem_shares_room(&all);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
-	answer = idem_shares_decide(&all, my_slot, room, nwaiting,
-								shared->no_process, shared->databases_waiting);
+	answer = idem_shares_decide(&all, my_slot, room, nwaiting);
 	if (answer == IDEM_SLOT_GIVEN)
 		(void) occupy(MyDatabaseId, relay_id);
 	LWLockRelease(lock);

@@ -55,7 +55,10 @@ typedef struct IdemWorkerSlot
 								 * function relay of the database waits for a
 								 * slot */
 	IdemClock	served_at;		/* in the same slot: when a function relay of
-								 * the database was last given a slot */
+								 * the database was last given a slot; first
+								 * as "since" */
+	bool		at_rest;		/* in the same slot: the worker says that it
+								 * has nothing to do */
 
 	/* outlives the occupation, and is read without the lock */
 	int			procno;			/* of the process, for its latch; -1: none */
@@ -65,11 +68,25 @@ typedef struct IdemWorkerSlot
 	pg_atomic_uint64 committed_at;	/* time of the first such commit */
 } IdemWorkerSlot;
 
+/* What the databases want of the slots, in shared memory. */
+typedef struct IdemSlotDemand
+{
+	int			databases_waiting;	/* databases with relays and without a
+									 * slot */
+	bool		no_process;		/* max_worker_processes were used up at the
+								 * launcher's last try */
+	int			room;			/* slots for which there are processes, as far
+								 * as is known */
+	IdemClock	asked_at;		/* when the own worker of a database was last
+								 * asked to give way; 0: never */
+} IdemSlotDemand;
+
 /* All slots; n is idempotency.max_workers. */
 typedef struct IdemSlots
 {
 	IdemWorkerSlot *slot;
 	int			n;
+	IdemSlotDemand *demand;
 } IdemSlots;
 
 typedef enum IdemSlotAnswer
@@ -89,6 +106,9 @@ typedef enum IdemSlotAnswer
  */
 #define IDEM_SLICE_MS 1000
 
+/* The same for the own worker of a database that has something to do. */
+#define IDEM_STAY_MS 5000
+
 /* The GUC idempotency.max_function_workers: per database, at a time. */
 extern int	idem_max_function_workers;
 
@@ -100,14 +120,22 @@ extern Oid *idem_shares_room(const IdemSlots *all);
 
 /*
  * May a function relay of this database have a free slot; nwaiting relays wait for one?
- * If not, others are asked to give way.  own: the slot of the database's own worker;
- * databases_waiting: so many databases have none.
+ * If not, others are asked to give way.  own: the slot of the database's own worker.
  */
 extern IdemSlotAnswer idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room,
-										 int nwaiting, bool no_process, int databases_waiting);
+										 int nwaiting);
 
-/* A function relay of the richest database is to give way to a database's own worker. */
+/* May another database have a slot for its own worker, if a slot is free? */
+extern bool idem_shares_admit_database(const IdemSlots *all, Oid *room);
+
+/*
+ * A function relay of the richest database, or another database's own worker, is to give
+ * way to a database's own worker.
+ */
 extern void idem_shares_yield_to_database(const IdemSlots *all, Oid *room);
+
+/* The launcher got a process, or did not: note for how many slots there are processes. */
+extern void idem_shares_note_room(const IdemSlots *all, bool got);
 
 /*
  * Have n function workers of a database give way.  Workers that are leaving count.  Each
@@ -170,19 +198,20 @@ extern bool idem_slots_launcher_is_poked(void);
 extern bool idem_slots_launcher_take_poke(void);
 
 /*
- * These databases have relays: each gets a slot for its own worker before any function
- * relay.  Returns a database that got none, or InvalidOid.
+ * These databases have relays: each gets a slot for its own worker, in this order, as far
+ * as there are slots.  Returns those that have none.
  */
-extern Oid	idem_slots_reconcile(List *databases);
+extern List *idem_slots_reconcile(List *databases);
 
 /* Has the slot no worker, and is none about to start? */
 extern bool idem_slot_is_detached(int slotno);
 
 /*
  * The slot's worker has ended: set when it may get a worker again, or free it.  True if a
- * database waits for a slot.
+ * database waits for a slot.  *failing: the database whose own worker cannot start, and
+ * whose slot others get; InvalidOid: none.
  */
-extern bool idem_slot_worker_gone(int slotno);
+extern bool idem_slot_worker_gone(int slotno, Oid *failing);
 
 typedef struct IdemSlotStart
 {
@@ -200,11 +229,15 @@ extern bool idem_slot_start(int slotno, bool function, bool unused, IdemClock no
 							IdemSlotStart *start);
 
 /*
- * All max_worker_processes are in use, until they are tried again.  A function relay gives
- * its slot back, and waits for its turn in the worker of its database.  To a database's own
- * worker a function relay is asked to give way.
+ * All max_worker_processes are in use, until they are tried again.  The slot is given back:
+ * a function relay waits for its turn in the worker of its database, a database in the
+ * launcher, and others are asked to give way to the database.
  */
 extern void idem_slot_has_no_process(int slotno, bool function);
+extern void idem_slot_has_process(void);
+
+/* Were there fewer processes than slots, when there was none for a slot last? */
+extern bool idem_slots_outnumber_processes(void);
 extern bool idem_slots_lack_process(void);
 extern void idem_slots_try_processes(void);
 
@@ -234,6 +267,9 @@ extern bool idem_slot_pass_crash(void);
 
 /* The launcher is to start no further worker there. */
 extern void idem_slot_resign(void);
+
+/* The worker of a database has nothing to do, or has something to do again. */
+extern void idem_slot_rests(bool at_rest);
 
 /*
  * What other processes ask of this worker.  They set these and then its latch; it reads

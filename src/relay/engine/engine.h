@@ -343,6 +343,10 @@ extern bool idem_schedule_programs(void);
 /* How many programs of others must end for the relays that wait. */
 extern int	idem_schedule_lacking_room(void);
 
+/* Does a relay wait to start its program?  ..._close: no program is started any more. */
+extern bool idem_schedule_program_awaited(void);
+extern void idem_schedule_close(void);
+
 /*
  * Give workers to the function relays that wait, in their order, and ask other
  * relays to give way.

@@ -102,6 +102,8 @@ static IdemClock ask_at = 0;
 static bool changed = false;	/* "functions" or "served" changed since we
 								 * asked last */
 
+static bool closed = false;		/* the worker is about to leave: no program is
+								 * started */
 static int	granted = 0;		/* starts granted and not used yet */
 static int	trying = 0;			/* programs of failing relays that are not
 								 * ready yet */
@@ -159,7 +161,7 @@ serve_queue(IdemQueue *queue)
 {
 	bool		any = false;
 
-	if (queue->waiting == 0)
+	if (queue->waiting == 0 || closed)
 		return false;
 	fill(queue);
 	while (queue->waiting > 0 && queue->tokens >= 1 && free_room(queue) > 0)
@@ -282,6 +284,18 @@ idem_schedule_remove(IdemRelay *relay)
 		dlist_delete(&relay->ticket.all_node);
 }
 
+bool
+idem_schedule_program_awaited(void)
+{
+	return !closed && healthy.waiting + failing.waiting + granted > 0;
+}
+
+void
+idem_schedule_close(void)
+{
+	closed = true;
+}
+
 int
 idem_schedule_lacking_room(void)
 {
@@ -313,7 +327,7 @@ idem_schedule_lacking_room(void)
 static IdemClock
 token_time(IdemQueue *queue)
 {
-	if (queue->waiting == 0 || free_room(queue) <= 0)
+	if (queue->waiting == 0 || closed || free_room(queue) <= 0)
 		return 0;
 	fill(queue);
 	if (queue->tokens >= 1)

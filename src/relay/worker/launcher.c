@@ -20,6 +20,11 @@
  * starts no worker there until the command's backend has finished the command,
  * or is gone.
  *
+ * Where there are more databases than slots or processes, databases take turns: a worker
+ * gives way (slot_shares.c), and the database that has waited longest gets the slot.  A
+ * database that allows no connections has no turn, and one whose worker cannot start has
+ * one seldom.
+ *
  * The launcher also asks the publish witness (witness_ask.c).  Its loop never waits
  * for the witness's command; on its way out it waits a second for the command's end.
  *
@@ -74,10 +79,25 @@
 #define BUSY_MS 200L			/* while something waits to be started */
 #define NO_PROCESS_MS 1000L		/* how long to wait for processes of others to
 								 * end */
+#define WAITING_MS 1000L		/* while databases wait for their turn */
+#define SET_ASIDE_MS 10000		/* how long a database has no turn whose
+								 * worker cannot start */
+#define CONNLIMIT_INVALID (-2)	/* datconnlimit after an interrupted DROP
+								 * DATABASE; not in all headers */
+
+/* A database that has relays, in the order of turns. */
+typedef struct Turn
+{
+	Oid			dboid;
+	IdemClock	not_before;
+	bool		seen;			/* by the present scan */
+	struct Turn *next;
+} Turn;
 
 static BackgroundWorkerHandle **handles = NULL; /* by slot number */
 static IdemClock next_scan = 0; /* next scan of the catalog, unless poked
 								 * earlier */
+static Turn *turns = NULL;		/* in TopMemoryContext */
 
 void
 idem_launcher_register(void)
@@ -186,12 +206,37 @@ idem_launcher_init(void)
 	register_label_provider(LABEL_PROVIDER, check_label);
 }
 
-/* The databases that have relays, as a list of OIDs in the current context. */
+/* The databases that allow no connections, as a list of OIDs. */
+static List *
+scan_closed_databases(void)
+{
+	Relation	rel = table_open(DatabaseRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	List	   *result = NIL;
+	HeapTuple	tup;
+
+	while (HeapTupleIsValid(tup = systable_getnext(scan)))
+	{
+		Form_pg_database database = (Form_pg_database) GETSTRUCT(tup);
+
+		if (!database->datallowconn || database->datconnlimit == CONNLIMIT_INVALID)
+			result = lappend_oid(result, database->oid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * The databases that have relays and allow connections, as a list of OIDs in the current
+ * context.
+ */
 static List *
 scan_databases(void)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	List	   *result = NIL;
+	List	   *closed;
 	Relation	rel;
 	SysScanDesc scan;
 	HeapTuple	tup;
@@ -199,6 +244,7 @@ scan_databases(void)
 
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
+	closed = scan_closed_databases();
 	rel = table_open(SharedSecLabelRelationId, AccessShareLock);
 	ScanKeyInit(&key[0], Anum_pg_shseclabel_classoid,
 				BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(DatabaseRelationId));
@@ -207,9 +253,11 @@ scan_databases(void)
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 2, key);
 	while (HeapTupleIsValid(tup = systable_getnext(scan)))
 	{
+		Oid			dboid = ((Form_pg_shseclabel) GETSTRUCT(tup))->objoid;
 		MemoryContext old = MemoryContextSwitchTo(caller);
 
-		result = lappend_oid(result, ((Form_pg_shseclabel) GETSTRUCT(tup))->objoid);
+		if (!list_member_oid(closed, dboid))
+			result = lappend_oid(result, dboid);
 		MemoryContextSwitchTo(old);
 	}
 	systable_endscan(scan);
@@ -218,6 +266,102 @@ scan_databases(void)
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(caller);
 	return result;
+}
+
+/* The place in the list of turns that points to the database's turn, or to NULL. */
+static Turn **
+find_turn(Oid dboid)
+{
+	Turn	  **place = &turns;
+
+	while (*place != NULL && (*place)->dboid != dboid)
+		place = &(*place)->next;
+	return place;
+}
+
+/*
+ * Bring the list of turns in line with the databases that have relays.  Returns those that
+ * may have a turn now, in its order.
+ */
+static List *
+order_by_turn(List *databases)
+{
+	IdemClock	now = idem_clock();
+	List	   *result = NIL;
+	Turn	  **place;
+	ListCell   *lc;
+
+	for (Turn *turn = turns; turn != NULL; turn = turn->next)
+		turn->seen = false;
+	foreach(lc, databases)
+	{
+		place = find_turn(lfirst_oid(lc));
+		if (*place == NULL)
+		{
+			*place = MemoryContextAllocZero(TopMemoryContext, sizeof(Turn));
+			(*place)->dboid = lfirst_oid(lc);
+		}
+		(*place)->seen = true;
+	}
+	for (place = &turns; *place != NULL;)
+	{
+		Turn	   *turn = *place;
+
+		if (turn->seen)
+		{
+			if (turn->not_before <= now)
+			{
+				turn->not_before = 0;
+				result = lappend_oid(result, turn->dboid);
+			}
+			place = &turn->next;
+			continue;
+		}
+		*place = turn->next;
+		pfree(turn);
+	}
+	return result;
+}
+
+/* The database has its turn: others that wait come before its next one. */
+static void
+end_turn(Oid dboid, IdemClock not_before)
+{
+	Turn	  **place = find_turn(dboid);
+	Turn	   *turn = *place;
+
+	if (turn == NULL)
+		return;
+	*place = turn->next;
+	turn->next = NULL;
+	turn->not_before = not_before;
+	*find_turn(InvalidOid) = turn;
+}
+
+/*
+ * Give the databases that have relays slots for their own workers, in the order of turns.
+ * Databases that get none wait, and are looked at again soon.
+ */
+static void
+give_slots(void)
+{
+	List	   *databases;
+	List	   *left_out;
+
+	next_scan = idem_clock_plus_ms(idem_clock(), RESCAN_MS);
+	databases = scan_databases();
+	IDEM_FAULT_POINT("launcher-registry-read");
+	databases = order_by_turn(databases);
+	left_out = idem_slots_reconcile(databases);
+	for (Turn *turn = turns; turn != NULL; turn = turn->next)
+	{
+		if (turn->not_before != 0)
+			next_scan = Min(next_scan, turn->not_before);
+	}
+	if (left_out == NIL)
+		return;
+	next_scan = Min(next_scan, idem_clock_plus_ms(idem_clock(), WAITING_MS));
+	idem_shares_complain(linitial_oid(left_out), idem_slots_outnumber_processes());
 }
 
 /*
@@ -234,6 +378,7 @@ reap_workers(void)
 	{
 		BgwHandleStatus status;
 		pid_t		pid;
+		Oid			failing;
 
 		if (handles[i] == NULL)
 			continue;
@@ -243,8 +388,10 @@ reap_workers(void)
 		pfree(handles[i]);
 		handles[i] = NULL;
 		IDEM_FAULT_POINT("launcher-worker-gone");
-		if (idem_slot_worker_gone(i))
+		if (idem_slot_worker_gone(i, &failing))
 			next_scan = 0;
+		if (OidIsValid(failing))
+			end_turn(failing, idem_clock_plus_ms(idem_clock(), SET_ASIDE_MS));
 	}
 }
 
@@ -288,14 +435,20 @@ start_worker(int slotno, bool function, IdemClock now)
 	if (!idem_slot_start(slotno, function, handles[slotno] == NULL, now, &start))
 		return start.pending;
 	IDEM_FAULT_POINT("launcher-slot-taken");
-	if ((function && idem_slots_lack_process()) ||
+	if (idem_slots_lack_process() ||
 		!register_worker(slotno, start.dboid, start.relay_id))
 	{
 		idem_slot_has_no_process(slotno, function);
 		if (!function)
+		{
 			idem_shares_complain(start.dboid, true);
-		return !function;
+			next_scan = Min(next_scan, idem_clock_plus_ms(idem_clock(), NO_PROCESS_MS));
+		}
+		return false;
 	}
+	idem_slot_has_process();
+	if (!function)
+		end_turn(start.dboid, 0);
 	IDEM_FAULT_POINT("launcher-worker-registered");
 	return false;
 }
@@ -389,17 +542,7 @@ idem_launcher_main(Datum arg)
 		 * occupy.
 		 */
 		if (idem_slots_launcher_take_poke() || idem_clock() >= next_scan)
-		{
-			List	   *databases;
-			Oid			left_out;
-
-			next_scan = idem_clock_plus_ms(idem_clock(), RESCAN_MS);
-			databases = scan_databases();
-			IDEM_FAULT_POINT("launcher-registry-read");
-			left_out = idem_slots_reconcile(databases);
-			if (OidIsValid(left_out))
-				idem_shares_complain(left_out, false);
-		}
+			give_slots();
 		pending = start_workers();
 		pgstat_report_activity(STATE_IDLE, NULL);
 		wait_for_something(pending);

@@ -546,6 +546,33 @@ idem_relays_wait_set(void)
 }
 
 bool
+idem_relays_at_rest(void)
+{
+	IdemClock	look = idem_rest_next_time();
+
+	return idem_children_count() == 0 && !idem_schedule_program_awaited() &&
+		(look == 0 || look > idem_clock());
+}
+
+void
+idem_relays_make_way(bool all)
+{
+	dlist_mutable_iter iter;
+
+	if (all)
+		idem_schedule_close();
+	dlist_foreach_modify(iter, &active)
+	{
+		struct IdemStream *stream =
+		idem_stream_of(dlist_container(IdemRelay, node, iter.cur));
+
+		if (stream != NULL && !idem_stream_end_idle(stream) && all &&
+			!idem_stream_end_slow_start(stream))
+			(void) idem_stream_make_yield(stream);
+	}
+}
+
+bool
 idem_relays_may_leave(bool *idle)
 {
 	dlist_iter	iter;

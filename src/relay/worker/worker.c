@@ -15,8 +15,8 @@
  * a turn, then wait for the latch, a socket, or the earliest time at which
  * something is due.  An error in one relay opens that relay's breaker and
  * nothing else.  A worker ends when its extension is gone, when its database
- * has no relay any more, and, if it runs a function relay, when that relay
- * rests or has to give way.
+ * has no relay any more, when it has to give way to other databases, and, if it runs a
+ * function relay, when that relay rests or has to give way.
  *
  * LOCKING: no lock and no transaction is held across the wait of the loop, so
  * DROP EXTENSION has nothing to wait for.
@@ -82,6 +82,13 @@
  */
 #define RELOAD_SHARE 4
 #define RELOAD_MAX_GAP_MS INT64CONST(250)
+
+/*
+ * How long programs that are to end for other databases may take, and how often to look
+ * whether they have.
+ */
+#define CLOSE_MS (2 * IDEM_SLICE_MS)
+#define LEAVE_POLL_MS 50
 
 static int	my_relay_id = 0;
 static bool history_checked = false;	/* no position is ahead of the
@@ -304,6 +311,17 @@ leave_time(void)
 	return idem_clock_plus_ms(idle_since, idem_sink_idle_timeout_ms);
 }
 
+/* End; the slot becomes free. */
+static void
+leave_to_others(void)
+{
+	idem_relays_persist();
+	idem_slot_resign();
+	giving_way = true;
+	IDEM_FAULT_POINT("worker-gives-way");
+	proc_exit(0);
+}
+
 /*
  * End and leave the relay to the database's worker, if the relay has been idle
  * long enough, or if others wait for a worker.  A wake-up at this moment is
@@ -326,11 +344,35 @@ give_way(void)
 		!((yield_seen && (idle || now >= idem_clock_plus_ms(started_at, IDEM_SLICE_MS))) ||
 		  (leave_time() != 0 && now >= leave_time())))
 		return;
-	idem_relays_persist();
-	idem_slot_resign();
-	giving_way = true;
-	IDEM_FAULT_POINT("worker-gives-way");
-	proc_exit(0);
+	leave_to_others();
+}
+
+/*
+ * In the worker of a database.  If it was asked to give way, let programs end, and leave
+ * when all have ended, or when they have had time for it: a program that hangs must not
+ * keep the slot.  What commits from now on is found when the database has its next turn.
+ * busy: a relay wants another turn at once.
+ */
+static void
+give_way_to_databases(bool busy)
+{
+	static IdemClock close_at = 0;	/* when programs with something to do are
+									 * to end */
+	IdemClock	now = idem_clock();
+
+	idem_slot_rests(begun && !busy && idem_relays_at_rest());
+	if (!idem_slot_asked().yield)
+		return;
+	if (!yield_seen)
+		close_at = Max(now, idem_clock_plus_ms(started_at, IDEM_STAY_MS));
+	yield_seen = true;
+	if (!begun || now < idem_clock_plus_ms(started_at, IDEM_SLICE_MS))
+		return;
+	idem_relays_make_way(now >= close_at);
+	if (now < idem_clock_plus_ms(close_at, CLOSE_MS) &&
+		!(idem_relays_at_rest() && (!busy || now >= close_at)))
+		return;
+	leave_to_others();
 }
 
 /*
@@ -361,6 +403,8 @@ wait_ms(void)
 		first = Min(first, due);
 	if (idem_difference_config_changed())
 		first = Min(first, reload_after);
+	if (yield_seen && my_relay_id == 0)
+		first = Min(first, idem_clock_plus_ms(idem_clock(), LEAVE_POLL_MS));
 	if (yield_seen && idem_clock() < idem_clock_plus_ms(started_at, IDEM_SLICE_MS))
 		first = Min(first, idem_clock_plus_ms(started_at, IDEM_SLICE_MS));
 	ms = idem_clock_ms_until(first);
@@ -454,6 +498,8 @@ loop_once(void)
 	config_stale |= failed;
 	if (my_relay_id != 0)
 		give_way();
+	else
+		give_way_to_databases(again);
 	Assert(CurrentMemoryContext == loop_cxt);	/* the only context that is
 												 * reset */
 	idem_stream_serve_byes();

@@ -127,6 +127,18 @@ extern IdemClock idem_relays_next_time(void);
  */
 extern bool idem_relays_may_leave(bool *idle);
 
+/*
+ * In the worker of a database: has no relay a program, or something to start one for?
+ * Function relays that have a worker of their own, or wait for one, do not count.
+ */
+extern bool idem_relays_at_rest(void);
+
+/*
+ * Let programs end that have nothing to do; all: also those that have, once what is in
+ * flight is settled, and start no more.
+ */
+extern void idem_relays_make_way(bool all);
+
 /* Write rows for positions that have moved in memory only. */
 extern void idem_relays_persist(void);
 
