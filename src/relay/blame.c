@@ -24,8 +24,9 @@
  * 6. Impossible: counts, and says nothing of the target.
  * 7. Lanes.  Evidence and breaker belong to a lane.
  * 8. Asked to wait: ASKED is no refusal, and the lane is held like that of an open
- *    breaker.  A RETRY that names a time never counts; it may concern its event alone, so it
- *    holds the lane only as others like it do.
+ *    breaker; but an event that is asked again while others pass waits by itself.  A RETRY
+ *    that names a time never counts; it may concern its event alone, so it holds
+ *    the lane only as others like it do.
  * 9. What the errors of a handler are, function/handler.c says.
  *
  * INVARIANT: while nothing is accepted, no refusal counts but by rules 3, 5 and
@@ -134,8 +135,6 @@ refuse(IdemBlame *blame, const IdemBlameVerdict *v)
 	*mark_of(blame, v->key) = blame->verdicts;
 	lane->row = Min(lane->row + 1, MAX_ROW);
 	note_key(lane, v->key);
-	if (lane->open || lane->asked)
-		lane->probes = Min(lane->probes + 1, MAX_ROW);
 	if (lane->row >= IDEM_BLAME_ROW && lane->nkeys >= Min(v->keys, IDEM_BLAME_KEYS))
 		lane->open = true;
 }
@@ -165,10 +164,12 @@ idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *v)
 			blame->answered = true;
 			break;
 		case IDEM_BLAME_ASKED:
-			if (lane->open || lane->asked)
-				lane->probes = Min(lane->probes + 1, MAX_ROW);
-			lane->asked = true;
-			lane->window = 1;
+			if (v->first || !has_evidence(blame, v))
+			{
+				lane->asked = true;
+				lane->window = 1;
+			}
+			*mark_of(blame, v->key) = ++blame->verdicts;
 			blame->answered = true;
 			break;
 		case IDEM_BLAME_FOUND:
@@ -208,6 +209,12 @@ idem_blame_limit(const IdemBlame *blame, int lane, int most)
 	if (l->open || l->asked)
 		return 1;
 	return l->window > 0 ? Min(l->window, most) : most;
+}
+
+void
+idem_blame_probed(IdemBlame *blame, int lane)
+{
+	blame->lanes[lane].probes = Min(blame->lanes[lane].probes + 1, MAX_ROW);
 }
 
 int

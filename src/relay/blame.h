@@ -77,7 +77,7 @@ typedef struct IdemBlameLane
 	uint64		keys[IDEM_BLAME_KEYS];
 	bool		open;			/* the target is down */
 	bool		asked;			/* the target asked to wait */
-	int			probes;			/* verdicts since then */
+	int			probes;			/* pauses since then that ended with a verdict */
 	int			window;			/* most events in flight; 0: no limit */
 } IdemBlameLane;
 
@@ -106,6 +106,12 @@ extern bool idem_blame_spares(const IdemBlame *blame, int lane);
 
 /* How many events the lane may have in flight, at most "most". */
 extern int	idem_blame_limit(const IdemBlame *blame, int lane, int most);
+
+/*
+ * A held lane has had its pause, and a verdict.  What was in flight when the lane came to be
+ * held is no probe.
+ */
+extern void idem_blame_probed(IdemBlame *blame, int lane);
 
 /* The pause before the next probe of a held lane, without jitter. */
 extern int	idem_blame_pause_ms(int probes);

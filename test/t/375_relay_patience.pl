@@ -28,8 +28,8 @@ sub sql
 }
 
 #
-# A receiver that answers a request as the file "status" says, and with 422 the events whose
-# payload says so.  It notes "relay key number status".
+# A receiver that answers a request as the file "status" says, and with 422, or for relay
+# "asks" with 429, the events whose payload says so.  It notes "relay key number status".
 #
 sub answer
 {
@@ -42,9 +42,9 @@ sub answer
 	}
 	my ($n, $relay, $bad, $key) = $request =~ m{"n": (\d+), "r": "(\w+)", "bad": (\w+), "key": "(\w+)"} or return;
 	my $status = slurp_file("$dir/status.$relay");
-	$status = 422 if $status == 200 && $bad eq 'true';
+	$status = $relay eq 'asks' ? 429 : 422 if $status == 200 && $bad eq 'true';
 	append_to_file("$dir/log.$relay", "$key $n $status\n");
-	my $wait = $status == 429 ? "Retry-After: 1\r\n" : '';
+	my $wait = $status == 429 ? 'Retry-After: ' . ($relay eq 'asks' ? 5 : 1) . "\r\n" : '';
 	syswrite($client, "HTTP/1.1 $status told\r\n${wait}Content-Length: 0\r\nConnection: close\r\n\r\n");
 	return;
 }
@@ -185,6 +185,17 @@ set_status('busy', 200);
 IdemRelay::wait_until('all arrive', sub { accepted('busy') == 21 });
 is(in_order('busy'), 'in order', 'in order of each key');
 is(IdemRelay::stat($node, 'busy', 'dead'), '0', 'and none is dead');
+
+#
+# It asks for one key only: that event keeps its time when the others get on.
+#
+create_relay('asks', q{retry_for => '1 ms', max_attempts => 1});
+enqueue('asks', 'hot', 1);
+IdemRelay::wait_until('it is asked', sub { noted('asks') == 1 });
+enqueue_many('asks', 20);
+IdemRelay::wait_until('the others arrive', sub { accepted('asks') == 20 });
+cmp_ok(noted('asks') - 20, '<', 10, 'they do not wait for the one each');
+is(IdemRelay::stat($node, 'asks', 'dead'), '0', 'which is not dead');
 
 #
 # One event that is refused, others that pass.

@@ -283,6 +283,8 @@ idem_engine_judged(IdemRelay *relay, int wait_ms)
 	const IdemBlameLane *lane = &relay->blame.lanes[0];
 	bool		was_held = relay->held;
 
+	if (was_held && idem_clock() >= relay->probe_at)
+		idem_blame_probed(&relay->blame, 0);
 	relay->held = idem_engine_is_held(relay);
 	relay->probe_at = 0;
 	if (!relay->held)

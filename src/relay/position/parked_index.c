@@ -12,8 +12,7 @@
  * - nowhere: events of the key are in flight, or a dead event blocks the key.
  *
  * So a selection costs as much as the events that it selects, whatever else is
- * parked.  A query for them would count, for each event, the events before it.
- * With ordering "none" each event is a key of its own.
+ * parked.  With ordering "none" each event is a key of its own.
  *
  * A key's events are taken as a run, from its first event on: one event at
  * first, and twice as many each time that all events of a run were accepted.  A
@@ -421,7 +420,8 @@ add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 	note.due = time_or(tup, desc, 7, DT_NOEND);
 	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
-	if (index->hurries && DatumGetBool(idem_spi_value(tup, desc, 10)))
+	note.asked = DatumGetBool(idem_spi_value(tup, desc, 11));
+	if (index->hurries && DatumGetBool(idem_spi_value(tup, desc, 10)) && !note.asked)
 		note.due = index->looked_at;
 	suspect(index, add_entry(index, &note, key_hash(type, id), index->looked_at));
 	pfree(unconstify(char *, type.data));
@@ -440,7 +440,7 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
 	SPI_connect();
 	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
 					 " next_attempt_at, last_failed_at, crashes > 0 OR COALESCE(sqlstate = $2, false),"
-					 " COALESCE(deferrals > 0, false)"
+					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400', false)"
 					 " FROM %s.relay_parked WHERE relay_id = $1 ORDER BY seq",
 					 2, types, values, NULL);
 	for (uint64 i = 0; i < n; i++)
@@ -735,6 +735,7 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	ParkedEntry *best = NULL;
+	ParkedEntry *first;
 	ParkedKey  *key;
 	HASH_SEQ_STATUS status;
 
@@ -743,12 +744,11 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid)
 	hash_seq_init(&status, index->keys);
 	while ((key = hash_seq_search(&status)) != NULL)
 	{
-		ParkedEntry *first;
-
 		if ((key->place != PLACE_READY && key->place != PLACE_DUE) || (avoid != NULL && key->hash == *avoid))
 			continue;
 		first = dlist_head_element(ParkedEntry, node, &key->queue);
-		if (best == NULL || first->note.failed_at < best->note.failed_at)
+		if ((!first->note.asked || is_sendable(first, now)) &&
+			(best == NULL || first->note.failed_at < best->note.failed_at))
 			best = first;
 	}
 	if (best == NULL)

@@ -60,6 +60,7 @@ typedef struct IdemParkedNote
 								 * computed */
 	bool		lone;			/* an attempt took the program or the server
 								 * down: try the event alone */
+	bool		asked;			/* the target asked to wait until "due" */
 } IdemParkedNote;
 
 typedef struct IdemParkedIndex

@@ -558,7 +558,8 @@ idem_send_repeats_at(IdemStream *stream)
 {
 	if (!may_repeat(stream) || !has_room(stream))
 		return 0;
-	return idem_engine_is_held(&stream->relay) ? stream->relay.probe_at : idem_parked_index_next(stream->parked);
+	return idem_engine_is_held(&stream->relay) && idem_clock() < stream->relay.probe_at ?
+		stream->relay.probe_at : idem_parked_index_next(stream->parked);
 }
 
 /*
