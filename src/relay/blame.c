@@ -143,6 +143,7 @@ bool
 idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *v)
 {
 	IdemBlameLane *lane = &blame->lanes[v->lane];
+	int64	   *asked = &blame->asked[v->key % IDEM_BLAME_MARKS];
 	bool		counts = false;
 
 	switch (v->kind)
@@ -164,12 +165,12 @@ idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *v)
 			blame->answered = true;
 			break;
 		case IDEM_BLAME_ASKED:
-			if (v->first || !has_evidence(blame, v))
+			if (v->first || newest_of_others(&lane->accepted, v->key) <= *asked)
 			{
 				lane->asked = true;
 				lane->window = 1;
 			}
-			*mark_of(blame, v->key) = ++blame->verdicts;
+			*asked = ++blame->verdicts;
 			blame->answered = true;
 			break;
 		case IDEM_BLAME_FOUND:

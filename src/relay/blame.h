@@ -89,6 +89,8 @@ typedef struct IdemBlame
 	IdemBlameLane lanes[IDEM_BLAME_LANES];
 	int64		marks[IDEM_BLAME_MARKS];	/* by key: number of the last
 											 * refusal; 0: none is known */
+	int64		asked[IDEM_BLAME_MARKS];	/* the same, of the last time that
+											 * the target asked to wait */
 } IdemBlame;
 
 /* Take a verdict.  Does it count against the event? */

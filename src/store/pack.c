@@ -83,6 +83,10 @@
 
 /* Transactions */
 
+/* How often, and how soon, a step that another process stands in the way of goes on. */
+#define RESUME_TRIES	50
+#define RESUME_PAUSE_MS 20
+
 /*
  * Begin a transaction that holds the packer's lock.  It is open, too, if the lock is not
  * to be had.
@@ -106,9 +110,21 @@ begin_step(void)
 static bool
 resume_step(int64 state_value)
 {
+	IdemMaintained begun = begin_step();
 	IdemStoreState state;
 
-	if (begin_step() != IDEM_MAINTAINED)
+	/*
+	 * A claim that looks whether there is work has the lock to the end of its
+	 * transaction, mostly a short one.  Without it a copied segment would be
+	 * copied once more.
+	 */
+	for (int tries = 0; begun == IDEM_MAINTAINED_BUSY && tries < RESUME_TRIES; tries++)
+	{
+		idem_txn_commit(false);
+		idem_pause(RESUME_PAUSE_MS);
+		begun = begin_step();
+	}
+	if (begun != IDEM_MAINTAINED)
 		return false;
 	state = idem_store_state(NULL);
 	return state.sealed && state.value == state_value;
