@@ -634,9 +634,10 @@ next_time(IdemRelay *relay)
 
 	if (at == 0 || at > idem_clock())
 		return at;
-	if (idem_engine_is_held(relay) && ((const IdemFunctionCourier *) relay)->parked->total > 0)
-		return Max(relay->probe_at, 1);
-	return idem_parked_index_next(((IdemFunctionCourier *) relay)->parked);
+	at = idem_parked_index_next(((IdemFunctionCourier *) relay)->parked);
+
+	/* 0: no parked event can be a probe, all of them dead or held back */
+	return idem_engine_is_held(relay) && at != 0 ? Max(relay->probe_at, 1) : at;
 }
 
 /* Write a position that moved without an event being handled. */
