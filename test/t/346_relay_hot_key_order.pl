@@ -107,11 +107,16 @@ sub is_owed
 	return $event->{type} ne 'Dead' || $r->{kind} eq 'plain' || $r->{kind} eq 'stored';
 }
 
+my $others = 0;
 sub is_done
 {
 	my ($name) = @_;
 	my $r = $relay{$name};
 	my %seen = map { $_ => 1 } arrived($r, $name);
+
+	# Others' events go on: what only refused events are left of is taken for an outage.
+	my $other = $others++ % 7;
+	sql("SELECT idempotency.outbox_enqueue('x', 'other$other', 'Good', '{}')");
 
 	# What the operator does: look at dead letters, and let the rest go.
 	if ($r->{on_dead} ne 'skip')
@@ -164,7 +169,7 @@ foreach my $name (sort keys %relay)
 	is(join(' ', grep { $dead{$_} } @first), '', "$name: nothing that is dead");
 	my @wrong = grep {
 		my $key = $_;
-		join(' ', grep { $key{$_} eq $key } @first) ne
+		join(' ', grep { ($key{$_} // '') eq $key } @first) ne
 		  join(' ', map { $_->{id} } grep { $_->{key} eq $key && is_owed($r, $_) } @events);
 	} ('hot', map { "k$_" } 0 .. 11);
 	is("@wrong", '', "$name: every key in order");

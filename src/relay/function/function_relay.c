@@ -630,14 +630,17 @@ may_leave(const IdemRelay *relay, bool *idle)
 static IdemClock
 next_time(IdemRelay *relay)
 {
+	const IdemFunctionCourier *courier = (const IdemFunctionCourier *) relay;
 	IdemClock	at = idem_engine_run_time(relay);
 
 	if (at == 0 || at > idem_clock())
 		return at;
-	at = idem_parked_index_next(((IdemFunctionCourier *) relay)->parked);
+	at = idem_parked_index_next(courier->parked);
 
-	/* 0: no parked event can be a probe, all of them dead or held back */
-	return idem_engine_is_held(relay) && at != 0 ? Max(relay->probe_at, 1) : at;
+	/* The next probe is a parked event, unless all are dead or held back, or one of the outbox. */
+	if (idem_engine_is_held(relay) && (at != 0 || !is_idle(courier)))
+		return Max(relay->probe_at, 1);
+	return at;
 }
 
 /* Write a position that moved without an event being handled. */

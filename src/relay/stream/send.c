@@ -550,19 +550,6 @@ may_repeat(const IdemStream *stream)
 }
 
 /*
- * By the clock only.  Anything else that holds parked events back ends with an
- * event that wakes us.
- */
-IdemClock
-idem_send_repeats_at(IdemStream *stream)
-{
-	if (!may_repeat(stream) || !has_room(stream))
-		return 0;
-	return idem_engine_is_held(&stream->relay) && idem_clock() < stream->relay.probe_at ?
-		stream->relay.probe_at : idem_parked_index_next(stream->parked);
-}
-
-/*
  * Is there anything to read in the outbox, and room for the events that must be
  * parked?  If parked events wait until the outbox has been read past them, the
  * outbox is read however many events are parked.
@@ -572,6 +559,20 @@ log_is_open(const IdemStream *stream)
 {
 	return stream->look != IDEM_LOOK_WHEN_WOKEN &&
 		(stream->parked->total < idem_max_parked || !dlist_is_empty(&stream->parked->held));
+}
+
+/*
+ * When to send by the clock: parked events that are due, or a probe, which an event of the
+ * outbox may be, too.  Anything else that holds events back ends with an event that wakes us.
+ */
+IdemClock
+idem_send_next_at(IdemStream *stream)
+{
+	if (!has_room(stream))
+		return 0;
+	if (idem_engine_is_held(&stream->relay) && idem_clock() < stream->relay.probe_at)
+		return may_repeat(stream) || log_is_open(stream) ? stream->relay.probe_at : 0;
+	return may_repeat(stream) ? idem_parked_index_next(stream->parked) : 0;
 }
 
 typedef enum Filled

@@ -377,10 +377,10 @@ extern void idem_encode_end(IdemStream *stream, const IdemBatch *batch);
 extern void idem_send(IdemStream *stream);
 
 /*
- * When the next parked event is due; 0: none, or something that will wake us
+ * When a parked event is due or the next probe is; 0: neither, or something that will wake us
  * comes first.
  */
-extern IdemClock idem_send_repeats_at(IdemStream *stream);
+extern IdemClock idem_send_next_at(IdemStream *stream);
 
 /* Results of batches -> the position, and the events that are parked */
 

@@ -474,7 +474,7 @@ next_time(IdemRelay *relay)
 		t = idem_clock_earlier(t, stream->pipe.next_ping);
 	if (!stream->relay.barred)
 	{
-		t = idem_clock_earlier(t, idem_send_repeats_at(stream));
+		t = idem_clock_earlier(t, idem_send_next_at(stream));
 		t = idem_clock_earlier(t, rest_time(stream));
 	}
 	if (stream->look == IDEM_LOOK_AT_ONCE && idem_stream_may_send(stream) &&
