@@ -545,6 +545,25 @@ def test_answer_ends_in_its_headers():
             assert deliver(url, [{"payload": b"{}"}])[0] == ["acked"], answer
 
 
+def test_one_attempt_is_one_request():
+    """A kept connection ends when the request was read: no other request follows by itself, with a body or without."""
+    def answer(r):
+        if r.path == "/bad":
+            r.connection.shutdown(socket.SHUT_RDWR)
+        return 200, b""
+    with Server(answer) as there:
+        w = start(there.url + "/{aggregate_id}", concurrency=1)
+        w.hello()
+        for body in (b"", b"{}"):
+            for key, outcome in (("good", "acked"), ("bad", "retry")):
+                there.requests.clear()
+                batch, _ = w.events([{"key": key, "payload": body}])
+                assert w.outcomes(batch, 1) == [outcome] and len(there.requests) == 1, (key, body, w.notes, len(there.requests))
+            assert "connection ended" in str(w.notes), w.notes
+            w.send("SETTLE", batch=batch)
+        w.close()
+
+
 def test_unasked_answers():
     """A second answer to a request is not the answer to the next one, if it was there before the connection is used again."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

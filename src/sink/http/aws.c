@@ -110,7 +110,7 @@ hsink_answer_refused(HSink *p, HSinkRequest *r, uint32_t index, bool sender, con
 	char		text[IDEM_PROTO_MAX_MESSAGE + 1];
 	bool		hide = idem_sink_has_secret(message, strlen(message)) || idem_sink_has_secret(code, strlen(code));
 
-	snprintf(text, sizeof(text), "%s: %s", hide ? "refused" : code,
+	snprintf(text, sizeof(text), "%s%s%s", hide ? "refused" : code, hide || message[0] != '\0' ? ": " : "",
 			 hide ? "the response " IDEM_SINK_HIDES_SECRET : message);
 	hsink_answer(p, r->events[index], sender && !begins_with_one(code, busy) ? IDEM_PROTO_REJECTED : IDEM_PROTO_RETRY,
 				 begins_with_one(code, busy) ? HSINK_ASKS_FOR_LESS : NULL, 0, text);

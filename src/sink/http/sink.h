@@ -168,7 +168,10 @@ typedef struct HSinkRequest
 	long		status;
 	int64_t		retry_after;	/* ms */
 	bool		whole;			/* the response is, though the request failed */
+	bool		waits_for_ever; /* Retry-After is beyond 64 bits */
 	bool		was_sent;		/* a connection was there to send it on */
+	bool		ended_under;	/* that connection ended, and libcurl was kept
+								 * from sending it again */
 	bool		opened;			/* a connection was opened for it */
 	bool		unasked;		/* the kept connection had bytes that nobody
 								 * asked for; nothing was sent on it */

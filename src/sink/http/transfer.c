@@ -30,6 +30,7 @@
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -38,6 +39,10 @@
 
 #define CLEAN_REUSE	0x080100	/* libcurl whose handles can be used again */
 #define MAX_EVENTS	64			/* of epoll, at once */
+#define MOST_DIGITS	18			/* of a number that surely has 64 bits */
+#define KEPT_SECONDS	4L		/* receivers close idle connections after 5 s,
+								 * and more */
+#define DAY			86400		/* seconds */
 #define BIG_BUFFER	(256 * 1024)	/* a slot keeps no larger buffer */
 
 /* libcurl has bytes of the body. */
@@ -51,6 +56,26 @@ take_body(char *data, size_t size, size_t n, void *opaque)
 	r->body_bytes += size * n;
 	r->cut = r->body_bytes > r->max_bytes;
 	return r->cut ? 0 : size * n;
+}
+
+/* Is the line a Retry-After of more seconds than 64 bits have?  libcurl reads none there. */
+static bool
+waits_for_ever(const char *line, size_t len)
+{
+	static const char name[] = "retry-after:";
+	size_t		at = sizeof(name) - 1;
+	size_t		first;
+
+	if (len < at || strncasecmp(line, name, at) != 0)
+		return false;
+	while (at < len && (line[at] == ' ' || line[at] == '\t'))
+		at++;
+	while (at < len && line[at] == '0')
+		at++;
+	first = at;
+	while (at < len && line[at] >= '0' && line[at] <= '9')
+		at++;
+	return at - first > MOST_DIGITS;
 }
 
 /*
@@ -67,7 +92,9 @@ take_header(char *data, size_t size, size_t n, void *opaque)
 	if ((size * n == 1 && data[0] == '\n') || (size * n == 2 && memcmp(data, "\r\n", 2) == 0))
 		r->headers_ended = true;
 	else if (size * n >= 5 && memcmp(data, "HTTP/", 5) == 0)
-		r->headers_ended = false;
+		r->headers_ended = r->waits_for_ever = false;
+	else if (waits_for_ever(data, size * n))
+		r->waits_for_ever = true;
 	r->header_bytes += size * n;
 	r->headers_cut = r->header_bytes > r->max_bytes;
 	return r->headers_cut ? 0 : size * n;
@@ -136,6 +163,10 @@ has_unasked_bytes(const HSinkRequest *r, int local_port)
 /*
  * There is a connection, new or kept, and the request is sent on it next.
  * libcurl 8.22 reports times of the transfer even if no connection came about.
+ *
+ * A kept connection may end under the request.  libcurl then sends the request again by
+ * itself, up to five times, and the receiver may have read each of them.  One attempt is
+ * one request, so the second call ends it.
  */
 static int
 note_connection(void *opaque, char *address, char *local_address, int port, int local_port)
@@ -145,6 +176,11 @@ note_connection(void *opaque, char *address, char *local_address, int port, int 
 	(void) address;
 	(void) local_address;
 	(void) port;
+	if (r->was_sent)
+	{
+		r->ended_under = true;
+		return CURL_PREREQFUNC_ABORT;
+	}
 	if (has_unasked_bytes(r, local_port))
 	{
 		r->unasked = true;
@@ -254,6 +290,7 @@ set_limits(CURL *easy)
 	curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 1L);
 	curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 2L);
 	curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
+	curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, KEPT_SECONDS);
 }
 
 /* Set what stays the same for all requests of a slot. */
@@ -296,7 +333,8 @@ set_up(HSinkRequest *r)
 					 c->plain ? (long) CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE :
 					 (long) CURL_HTTP_VERSION_2TLS);
 	/* rather share a connection than open one more */
-	curl_easy_setopt(easy, CURLOPT_PIPEWAIT, c->http2 ? 1L : 0L);
+	curl_easy_setopt(easy, CURLOPT_PIPEWAIT, c->http2 && !c->plain ? 1L : 0L);
+	curl_easy_setopt(easy, CURLOPT_FORBID_REUSE, c->http2 && c->plain ? 1L : 0L);
 	curl_easy_setopt(easy, CURLOPT_SSLCERT, c->sslcert);
 	curl_easy_setopt(easy, CURLOPT_SSLKEY, c->sslkey);
 	curl_easy_setopt(easy, CURLOPT_KEYPASSWD, c->sslpassword);
@@ -339,7 +377,7 @@ clear(HSinkRequest *r)
 	r->code = CURLE_OK;
 	r->status = 0;
 	r->retry_after = 0;
-	r->was_sent = r->whole = r->opened = r->unasked = false;
+	r->was_sent = r->ended_under = r->whole = r->opened = r->unasked = r->waits_for_ever = false;
 }
 
 HSinkRequest *
@@ -434,7 +472,12 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 	curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->headers);
 	curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) r->payload_len);
 	curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, r->payload);
-	curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, 0L);
+
+	/*
+	 * libcurl 7.88 fails when it uses a connection of HTTP/2 without TLS
+	 * again
+	 */
+	curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, p->config.http2 && p->config.plain && !r->is_token ? 1L : 0L);
 	curl_easy_setopt(r->easy, CURLOPT_CONNECT_ONLY, r->looks ? 1L : 0L);
 	if (curl_multi_add_handle(p->multi, r->easy) != CURLM_OK)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53200", "libcurl takes no request");
@@ -489,7 +532,9 @@ end_request(HSink *p, CURL *easy, CURLcode code)
 	/* libcurl takes the end of the connection for the end of the headers */
 	r->code = code == CURLE_OK && !r->headers_ended && !r->looks ? CURLE_PARTIAL_FILE : code;
 	r->whole = is_whole(r);
-	r->retry_after = seconds <= 0 ? 0 : seconds > 86400 ? 86400 * 1000 : (int64_t) seconds * 1000;
+	if (r->waits_for_ever || seconds > DAY)
+		seconds = DAY;
+	r->retry_after = seconds <= 0 ? 0 : (int64_t) seconds * 1000;
 	curl_multi_remove_handle(p->multi, easy);
 	if (!r->is_token)
 		p->in_flight--;

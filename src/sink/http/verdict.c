@@ -35,6 +35,8 @@
 #include "sink/http/sink.h"
 
 #define LOGGED_BYTES	300		/* of an answer, in a message that is logged */
+#define BEFORE_ANSWER	": "
+#define SHOWN			(HSINK_SHOWN_BYTES + sizeof(BEFORE_ANSWER))
 
 static HSinkJudgement decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate,
 							 int64_t retry_after, const char *fmt,...)
@@ -55,23 +57,26 @@ decide(HSinkVerdict *v, IdemProtoOutcome outcome, const char *sqlstate, int64_t 
 	return HSINK_ALL;
 }
 
-/*
- * The start of the answer, fit for a message.  dst has HSINK_SHOWN_BYTES + 1
- * bytes.
- */
+/* ": " and the start of the answer, fit for a message; nothing if the answer is empty. */
 static void
-show_answer(const HSinkRequest *r, char *dst)
+show_answer(const HSinkRequest *r, char dst[SHOWN])
 {
+	char	   *text = dst + strlen(BEFORE_ANSWER);
 	IdemProtoStr answer = {r->answer.data, (uint32_t) (r->answer.len < HSINK_SHOWN_BYTES ? r->answer.len : HSINK_SHOWN_BYTES)};
 	size_t		looked_at = IDEM_SINK_LOOKED_AT(HSINK_SHOWN_BYTES);
 
 	dst[0] = '\0';
 	if (looked_at > r->answer.len)
 		looked_at = r->answer.len;
-	if (looked_at > 0 && idem_sink_has_secret(r->answer.data, looked_at))
-		snprintf(dst, HSINK_SHOWN_BYTES + 1, "the response " IDEM_SINK_HIDES_SECRET);
-	else if (answer.len > 0)
-		idem_proto_clean_text(dst, HSINK_SHOWN_BYTES + 1, answer);
+	if (answer.len == 0)
+		return;
+	strcpy(dst, BEFORE_ANSWER);
+	if (idem_sink_has_secret(r->answer.data, looked_at))
+		snprintf(text, HSINK_SHOWN_BYTES + 1, "the response " IDEM_SINK_HIDES_SECRET);
+	else
+		idem_proto_clean_text(text, HSINK_SHOWN_BYTES + 1, answer);
+	if (text[0] == '\0')
+		dst[0] = '\0';
 }
 
 /* Has the text a part of one of the events? */
@@ -90,15 +95,15 @@ has_event(const HSinkRequest *r, const char *text, size_t len)
  * shorter, and it is not shown if the answer repeats headers or a payload.
  */
 static void
-show_for_log(const HSinkRequest *r, char *dst)
+show_for_log(const HSinkRequest *r, char dst[SHOWN])
 {
 	size_t		len = r->answer.len < LOGGED_BYTES ? r->answer.len : LOGGED_BYTES;
 
 	show_answer(r, dst);
 	if (len > 0 && has_event(r, r->answer.data, len))
-		snprintf(dst, HSINK_SHOWN_BYTES + 1, "the response " IDEM_SINK_HIDES_EVENT);
-	else if (strlen(dst) > LOGGED_BYTES)
-		dst[LOGGED_BYTES] = '\0';
+		snprintf(dst, SHOWN, BEFORE_ANSWER "the response " IDEM_SINK_HIDES_EVENT);
+	else if (strlen(dst) > strlen(BEFORE_ANSWER) + LOGGED_BYTES)
+		dst[strlen(BEFORE_ANSWER) + LOGGED_BYTES] = '\0';
 }
 
 /* Judge a complete answer. */
@@ -107,30 +112,30 @@ judge_status(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 {
 	HSinkBlame	blame = p->service->blame != NULL ? p->service->blame(p, r) : HSINK_BLAME_STATUS;
 	long		status = r->status;
-	char		shown[HSINK_SHOWN_BYTES + 1];
+	char		shown[SHOWN];
 
 	show_answer(r, shown);
 	if (blame == HSINK_BLAME_CONFIG || status == 410)
 		show_for_log(r, shown);
 	if (blame == HSINK_BLAME_CONFIG)
 	{
-		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004", "%s answers with HTTP %ld: %s", p->config.origin, status, shown);
+		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "08004", "%s answers with HTTP %ld%s", p->config.origin, status, shown);
 		return HSINK_FAILS;
 	}
 	if (blame == HSINK_BLAME_BUSY || status == 429)
-		return decide(v, IDEM_PROTO_RETRY, HSINK_ASKS_FOR_LESS, r->retry_after, "HTTP %ld: %s", status, shown);
+		return decide(v, IDEM_PROTO_RETRY, HSINK_ASKS_FOR_LESS, r->retry_after, "HTTP %ld%s", status, shown);
 	if (status == 408 || status == 425 || status >= 500 || status < 200)
-		return decide(v, IDEM_PROTO_RETRY, NULL, r->retry_after, "HTTP %ld: %s", status, shown);
+		return decide(v, IDEM_PROTO_RETRY, NULL, r->retry_after, "HTTP %ld%s", status, shown);
 	if (status == 410)
 	{
 		idem_sink_fail(&p->failure, IDEM_PROTO_HALTED, "08004",
-					   "%s answers with HTTP 410 (Gone): it wants no more events: %s", p->config.origin, shown);
+					   "%s answers with HTTP 410 (Gone): it wants no more events%s", p->config.origin, shown);
 		return HSINK_FAILS;
 	}
 	if (status < 400)
 		return decide(v, IDEM_PROTO_REJECTED, NULL, 0,
 					  "HTTP %ld: a redirect, which is not followed; set the option \"url\" to the final URL", status);
-	return decide(v, IDEM_PROTO_REJECTED, NULL, 0, "HTTP %ld: %s", status, shown);
+	return decide(v, IDEM_PROTO_REJECTED, NULL, 0, "HTTP %ld%s", status, shown);
 }
 
 /* The target cannot be reached. */
@@ -198,6 +203,8 @@ judge_failure(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "headers of the response have more than %zu bytes", r->max_bytes);
 	if (r->cut)
 		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "response has more than %zu bytes", r->max_bytes);
+	if (r->ended_under)
+		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no response: the connection ended under the request");
 	if (r->code == CURLE_OPERATION_TIMEDOUT)
 		return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no complete response within %ld ms", p->config.timeout);
 	return decide(v, IDEM_PROTO_RETRY, NULL, 0, "no complete response: %s", curl_easy_strerror(r->code));

@@ -149,6 +149,24 @@ def test_retry_after_is_kept():
         assert 2.9 < second - first < 6, second - first
 
 
+def test_attempts_are_requests():
+    """A receiver that closes after reading counts exactly the attempts of the relay; max_attempts bounds those that count."""
+    def answer(r):
+        return misbehave.raw(end="close") if r.json()["n"] == 1 else 200
+    with source() as s, Receiver(answer) as there:
+        s.serve(there.url + PATH, relay=RELAY + ", max_attempts => 3")
+        ids = s.enqueue(1, keys=1)
+
+        def is_dead():
+            # the others keep connections open, and pass
+            s.sql("""SELECT idempotency.outbox_enqueue('order', 'other ' || i, 'Counted', '{"n": 2}') FROM generate_series(1, 8) i""")
+            return s.relay("dead") == "1"
+        until(lambda: s.relay("*"), is_dead)
+        assert s.sql("SELECT attempts FROM idempotency.dead_letters") == "3"
+        got = there.ids().count(ids[0])
+        assert 3 <= got == 1 + int(s.relay("retried")), (got, s.relay("*"))
+
+
 def test_gone_halts_the_relay():
     """410: the relay stops with the reason, until it is resumed; nothing is lost."""
     gone = [True]

@@ -88,9 +88,10 @@ def test_retry_after():
         (503, None, 0, 0),
         # a date has whole seconds
         (503, date(60), 57 * SECOND, 61 * SECOND), (503, date(-60), 0, 0),
-        # more than a day counts as a day, at the latest in the relay
-        (503, "86400", 86400 * SECOND, 86400 * SECOND), (503, "999999999", 86400 * SECOND, (1 << 32) - 1),
-        (503, "99999999999999999999999999", 0, (1 << 32) - 1), (503, date(10 * 86400), 86400 * SECOND, (1 << 32) - 1),
+        # more than a day is a day, however many digits it has
+        *((503, value, 86400 * SECOND, 86400 * SECOND) for value in ("86400", "999999999", "9223372036854775807",
+                                                                     "99999999999999999999999999", date(10 * 86400))),
+        (503, "00000000000000000000000007", 7 * SECOND, 7 * SECOND),
         # other values are none
         (503, "soon", 0, 0), (503, "-5", 0, 0), (503, "", 0, 0), (503, "0x10", 0, 0),
     ])
@@ -98,6 +99,14 @@ def test_retry_after():
     then = time.gmtime(time.time() + 60)
     for text in (time.strftime("%A, %d-%b-%y %H:%M:%S GMT", then), time.strftime("%a %b %e %H:%M:%S %Y", then)):
         check(503, text, 57 * SECOND, 61 * SECOND)
+
+
+def test_an_empty_answer_leaves_no_colon():
+    for status in (400, 429, 503):
+        assert once(Reply(status))[0].message == f"HTTP {status}", status
+        assert once(Reply(status, b"no"))[0].message == f"HTTP {status}: no", status
+    got, _ = once(Reply(410))
+    assert got.message.endswith("it wants no more events"), got
 
 
 def test_retry_after_of_a_refusal():
@@ -185,6 +194,30 @@ def test_keepalive_closed_under_the_request():
             done += sum(g.outcome == "acked" for g in got)
             left = [e for e, g in zip(left, got) if g.outcome != "acked"]
         assert done == 10
+
+
+def test_one_attempt_is_one_request():
+    """The receiver reads a request and closes, on connections that were kept, and on new ones.  Nothing repeats it but the relay."""
+    def check(body):
+        def answer(r):
+            # all connections are open at once before one of them ends
+            return misbehave.raw(end="close") if r.key == "bad" else misbehave.after(0.2)
+        with Receiver(answer) as there, sink(there, concurrency=8) as w:
+            for attempt in range(1, 4):
+                w.all([{"key": str(i)} for i in range(8)])
+                got = w.one(key="bad", payload=body)
+                assert got.outcome == "retry" and got.message, got
+                assert [r.key for r in there.requests].count("bad") == attempt, (body, attempt, got)
+            assert w.one(key="good").outcome == "acked"
+    at_once(check, [[b""], [b"{}"], [b'"' + b"x" * 500000 + b'"']])
+
+
+def test_idle_connections_are_not_used_again():
+    """Not after 4 s: a receiver may close its end just then."""
+    with Receiver() as there, sink(there) as w:
+        assert w.one(key="a").outcome == "acked" and w.one(key="b").outcome == "acked" and there.connections == 1
+        time.sleep(5.5)
+        assert w.one(key="c").outcome == "acked" and there.connections == 2
 
 
 def test_idle_connections_that_close():
