@@ -331,10 +331,12 @@ class Relays:
             owed.update(relays_model.due(relay, self.model.committed))
             arrivals, dead = state()
             self.attend(relay, every, dead)
-            # an event that it need not send may stand before others of its key
-            if self.world.status()[relay.name][1] == "retry" or \
-                    any(e.row[3] == REFUSED and i not in dead and i not in relay.optional for i, e in owed.items()):
+            # an event that it need not send may stand before others of its key, or be taken for an outage
+            waits = any(state != "dead" for state, _ in self.world.waiting(relay.name))
+            if waits or any(e.row[3] == REFUSED and i not in dead and i not in relay.optional for i, e in owed.items()):
                 self.let_pass(relay, every)
+            if waits:
+                return False
             if relays_model.missing(relay, owed, arrivals, {i for i in dead if every[i].row[3] == REFUSED}):
                 return False
             status = self.world.status()[relay.name]
