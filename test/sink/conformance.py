@@ -26,7 +26,7 @@ import uuid
 
 from sinklib import Worker, codec
 
-REFUSED = ("retry", "rejected")
+REFUSED = ("retry", "rejected", "impossible")
 FAILED = {v: k for k, v in codec.OUTCOMES.items()}
 
 

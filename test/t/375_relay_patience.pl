@@ -230,6 +230,20 @@ set_status('later', 200);
 IdemRelay::wait_until('it arrives', sub { accepted('later') == 1 });
 
 #
+# What can never be sent is dead at once, and says nothing of the target: here the URL lacks
+# a header of the event, and no other event was ever accepted or refused.
+#
+sql(qq{CREATE SERVER tenants FOREIGN DATA WRAPPER idempotency_http
+	OPTIONS (url 'http://127.0.0.1:$port/{header:tenant}', allowed_addresses '127.0.0.1');
+	SELECT idempotency.relay_create('never', 'tenants', aggregate_types => '{never}')});
+set_status('never', 200);
+enqueue('never', 'k' . $_ % 4) foreach 1 .. 12;
+IdemTest::wait_for($node, q{SELECT dead = 12 FROM idempotency.stat_relay WHERE relay = 'never'});
+is(sql(q{SELECT max(attempts), count(*) FILTER (WHERE sqlstate = '22023') FROM idempotency_data.relay_parked WHERE aggregate_type = 'never'}),
+	'1|12', 'each at its first try');
+isnt(IdemRelay::stat($node, 'never', 'state'), 'outage', 'and that is no outage');
+
+#
 # Without a limit of time or tries an event is tried for ever.
 #
 create_relay('ever', q{retry_for => '0'});

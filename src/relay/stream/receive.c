@@ -76,6 +76,8 @@ says_down(const char *sqlstate)
 static IdemBlameKind
 kind_of_result(const IdemProtoResult *r)
 {
+	if (r->outcome == IDEM_PROTO_IMPOSSIBLE)
+		return IDEM_BLAME_IMPOSSIBLE;
 	if (r->outcome == IDEM_PROTO_REJECTED)
 		return IDEM_BLAME_REJECTED;
 	if (r->outcome != IDEM_PROTO_RETRY)
@@ -101,6 +103,7 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r)
 	f = &batch->failures[batch->nfailures];
 	memset(f, 0, sizeof(*f));
 	f->kind = kind_of_result(r);
+	f->hopeless = f->kind == IDEM_BLAME_IMPOSSIBLE;
 	f->retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
 	memcpy(f->sqlstate, r->sqlstate, sizeof(f->sqlstate));
 	if (f->kind != IDEM_BLAME_NOTHING && strcmp(f->sqlstate, "00000") == 0)

@@ -47,7 +47,7 @@ add_event(HSink *p, HSinkRequest *r, HSinkEvent *e)
 	r->body.len = len;
 	r->weight = weight;
 	if (refused)
-		hsink_answer(p, e, IDEM_PROTO_REJECTED, problem.sqlstate, 0, problem.text);
+		hsink_answer(p, e, IDEM_PROTO_IMPOSSIBLE, problem.sqlstate, 0, problem.text);
 	else
 		hsink_put_back(p, e);
 	return refused;
@@ -143,7 +143,7 @@ finish(HSink *p, HSinkRequest *r)
 		case HSINK_ALL:
 			if (again)
 				put_back(p, r, false);
-			else if (v.outcome == IDEM_PROTO_REJECTED && r->count > 1)
+			else if ((v.outcome == IDEM_PROTO_REJECTED || v.outcome == IDEM_PROTO_IMPOSSIBLE) && r->count > 1)
 				put_back(p, r, true);
 			else
 				answer_all(p, r, &v);

@@ -193,7 +193,7 @@ static HSinkJudgement
 judge_failure(HSink *p, const HSinkRequest *r, HSinkVerdict *v)
 {
 	if (r->code == CURLE_URL_MALFORMAT)
-		return decide(v, IDEM_PROTO_REJECTED, "22023", 0, "URL of the event is not valid");
+		return decide(v, IDEM_PROTO_IMPOSSIBLE, "22023", 0, "URL of the event is not valid");
 	if (!r->was_sent)
 		return judge_connection(p, r);
 	/* the error of libcurl for a line that is longer than 100 kB */

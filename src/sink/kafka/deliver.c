@@ -25,17 +25,21 @@
 
 #include "sink/kafka/sink.h"
 
-/* Refuse an event because of its topic, or because of its size. */
+/*
+ * Refuse an event because of its topic, or because of its size.  What is too large for the
+ * library can never be sent.
+ */
 static void
 reject(KSink *p, KSinkEvent *e, rd_kafka_resp_err_t err)
 {
+	bool		unsent = e->refusal == RD_KAFKA_RESP_ERR_NO_ERROR && ksink_blame(err) == KSINK_BLAME_SIZE;
 	char		topic[KSINK_MAX_TOPIC + 1];
 	char		text[IDEM_PROTO_MAX_MESSAGE];
 
 	if (ksink_topic_of(p, e, topic) != NULL)
 		topic[0] = '\0';
 	snprintf(text, sizeof(text), "topic \"%s\": %s", topic, rd_kafka_err2str(err));
-	idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, ksink_sqlstate(err), text);
+	idem_intake_decide(&p->in, e, unsent ? IDEM_PROTO_IMPOSSIBLE : IDEM_PROTO_REJECTED, ksink_sqlstate(err), text);
 	if (e->refusal != RD_KAFKA_RESP_ERR_NO_ERROR && ksink_blame(err) == KSINK_BLAME_EVENT)
 		ksink_forget_topic(p, topic);
 }
@@ -103,7 +107,7 @@ prepare_event(KSink *p, KSinkEvent *e, const KSinkEvent *last)
 		problem = ksink_topic_of(p, e, name);
 		if (problem != NULL)
 		{
-			idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, "22023", problem);
+			idem_intake_decide(&p->in, e, IDEM_PROTO_IMPOSSIBLE, "22023", problem);
 			return true;
 		}
 		if (!ksink_ask_topic(p, name, &e->target))

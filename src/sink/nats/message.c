@@ -36,6 +36,7 @@
 /* Why an event has no message. */
 typedef struct Problem
 {
+	IdemProtoOutcome outcome;	/* rejected, if the stream may be altered */
 	const char *sqlstate;
 	char		text[256];
 } Problem;
@@ -113,6 +114,7 @@ make_subject(const NSink *p, const IdemSinkEvent *e, IdemText *t, Problem *probl
 		return refuse(problem, "42501", "event has the subject of a position");
 	if (!nsink_has_subject(&p->stream.subjects, t->data))
 	{
+		problem->outcome = IDEM_PROTO_REJECTED;
 		problem->sqlstate = "42704";
 		snprintf(problem->text, sizeof(problem->text), "stream \"%.60s\" does not have the subject \"%.120s\"", c->stream, t->data);
 		return false;
@@ -247,14 +249,14 @@ prepare_event(NSink *p, IdemBatchEvent *e)
 	IdemSinkEvent view = idem_batch_view(e);
 	IdemText	subject = {NULL, 0, 0};
 	natsMsg    *msg = NULL;
-	Problem		problem;
+	Problem		problem = {.outcome = IDEM_PROTO_IMPOSSIBLE};
 
 	if (make_subject(p, &view, &subject, &problem))
 		msg = make_message(p, &view, subject.data, &problem);
 	if (msg == NULL)
 	{
 		free(subject.data);
-		idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, problem.sqlstate, problem.text);
+		idem_intake_decide(&p->in, e, problem.outcome, problem.sqlstate, problem.text);
 		return;
 	}
 	e->target = idem_sink_alloc(sizeof(NSinkMessage));

@@ -289,11 +289,11 @@ decode_result(Reader *r, IdemProtoResult *f)
 	f->batch = get64(r);
 	f->first = get32(r);
 	f->last = get32(r);
-	f->outcome = (IdemProtoOutcome) get_enum(r, IDEM_PROTO_ACKED, IDEM_PROTO_FENCED);
+	f->outcome = (IdemProtoOutcome) get_enum(r, IDEM_PROTO_ACKED, IDEM_PROTO_IMPOSSIBLE);
 	get_sqlstate(r, f->sqlstate);
 	f->retry_after = get32(r);
 	f->message = get_str16(r);
-	check(r, f->first <= f->last);
+	check(r, f->first <= f->last && f->outcome != IDEM_PROTO_HALTED);
 }
 
 static void

@@ -358,8 +358,7 @@ idem_proto_encode_result(uint8_t *buf, size_t cap, const IdemProtoResult *f)
 	size_t		size;
 	uint8_t    *p;
 
-	if (f->last < f->first || f->outcome < IDEM_PROTO_ACKED ||
-		f->outcome > IDEM_PROTO_FENCED || !sqlstate_ok(f->sqlstate) ||
+	if (f->last < f->first || !idem_proto_is_result(f->outcome) || !sqlstate_ok(f->sqlstate) ||
 		!str_fits(f->message, UINT16_MAX))
 		return 0;
 	p = start(buf, cap, IDEM_PROTO_RESULT, 8 + 4 + 4 + 1 + 5 + 4 + 2 +

@@ -112,7 +112,9 @@ typedef enum IdemProtoOutcome
 								 * failed */
 	IDEM_PROTO_OUTAGE = 6,		/* not sent or refused: the target is down */
 	IDEM_PROTO_FENCED = 7,		/* another instance took the sink over */
-	IDEM_PROTO_HALTED = 8		/* the target wants no more events; in FAILED
+	IDEM_PROTO_HALTED = 8,		/* the target wants no more events; in FAILED
+								 * only */
+	IDEM_PROTO_IMPOSSIBLE = 9	/* not sent: the event can never be; in RESULT
 								 * only */
 } IdemProtoOutcome;
 
@@ -407,6 +409,13 @@ extern IdemProtoStatus idem_proto_next(IdemProtoPeer from, const uint8_t *buf,
 
 /* A status in words, for messages: "unknown frame type". */
 extern const char *idem_proto_status_text(IdemProtoStatus status);
+
+/* May a RESULT have this outcome? */
+static inline bool
+idem_proto_is_result(IdemProtoOutcome outcome)
+{
+	return outcome >= IDEM_PROTO_ACKED && outcome <= IDEM_PROTO_IMPOSSIBLE && outcome != IDEM_PROTO_HALTED;
+}
 
 /* Read the next option of a decoded HELLO; false at the end. */
 extern bool idem_proto_next_option(IdemProtoHello *hello, IdemProtoStr *key,

@@ -142,13 +142,13 @@ rsink_prepare(RSink *p, IdemBatch *b)
 		}
 		if ((uint64_t) e->headers.len + e->payload.len > p->config.max_event_bytes)
 		{
-			idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, "54000",
+			idem_intake_decide(&p->in, e, IDEM_PROTO_IMPOSSIBLE, "54000",
 							   "event is larger than the option \"max_event_bytes\" allows");
 			continue;
 		}
 		problem = choose_stream(p, e, last);
 		if (problem != NULL)
-			idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, "22023", problem);
+			idem_intake_decide(&p->in, e, IDEM_PROTO_IMPOSSIBLE, "22023", problem);
 		else
 			last = e->target;
 	}

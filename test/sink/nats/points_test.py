@@ -90,7 +90,7 @@ class Scene:
                 continue
             for i in range(f["first"], f["last"] + 1):
                 w.results[f["batch"], i] = OUTCOMES[f["outcome"]]
-                assert OUTCOMES[f["outcome"]] == ("rejected" if events[i].get("type") == "a b" else "acked"), f
+                assert OUTCOMES[f["outcome"]] == ("impossible" if events[i].get("type") == "a b" else "acked"), f
             if all((f["batch"], i) in w.results for i in range(len(events))):
                 if any("type" in e for e in events):
                     try:
