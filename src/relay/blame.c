@@ -13,7 +13,7 @@
  *    first refusal counts if the last verdict on another key was acceptance.
  * 2. Clock.  A counted refusal adds to the time for which the event was tried,
  *    and only a counted refusal makes the event dead (position/parked.c).
- * 3. Alone.  If all that could be sent has one key, there can be no evidence.
+ * 3. Alone.  If all that could be sent, to whichever lane, has one key, there can be no evidence.
  *    Then a definite no (REJECTED) counts without any, and RETRY never does.
  * 4. Breaker.  It opens after IDEM_BLAME_ROW refusals in a row from
  *    IDEM_BLAME_KEYS keys, or from all keys there are.  Then one event is sent
@@ -22,11 +22,17 @@
  * 5. A find.  The program ended with one event alone in flight (stream/hunt.c).
  *    That counts if something has answered since the find before.
  * 6. Impossible: counts, and says nothing of the target.
- * 7. Lanes.  Evidence and breaker belong to a lane.
- * 8. Asked to wait: ASKED is no refusal, and the lane is held like that of an open
- *    breaker; but an event that is asked again while others pass waits by itself.  A RETRY
+ * 7. Lanes.  Evidence and breaker belong to a lane.  Which lane an event has shows only in
+ *    the answer, so a lane that is open holds nothing back: its events are refused one by
+ *    one, wait at most IDEM_BLAME_MAX_PAUSE_MS each, and are due at once when one of them is
+ *    accepted.  Only the target as a whole is held, when refusals in a row come from
+ *    as many lanes as keys, or from all lanes that were not open before: one missing topic
+ *    does not hold the others.
+ * 8. Asked to wait: ASKED is no refusal, and the target is held like that of an open
+ *    breaker; but an event that is asked again while others pass waits by itself, and so do
+ *    those of a lane that asks again while other lanes pass.  A RETRY
  *    that names a time never counts; it may concern its event alone, so it holds
- *    the lane only as others like it do.
+ *    the target only as others like it do.
  * 9. What the errors of a handler are, function/handler.c says.
  *
  * INVARIANT: while nothing is accepted, no refusal counts but by rules 3, 5 and
@@ -41,7 +47,7 @@
  * A crash of the server forgets all this: the next refusal of an event does not
  * count, unless it is alone.
  *
- * MEMORY: the struct, whatever the data.
+ * MEMORY: the struct, and a lane of 150 bytes per destination, at most 63, whatever the data.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -53,6 +59,7 @@
 #include "postgres.h"
 
 #include "relay/blame.h"
+#include "utils/memutils.h"
 
 /* A window of so many events is none any more. */
 #define MAX_WINDOW 4096
@@ -77,6 +84,28 @@ newest_of_others(const IdemBlameTrace *trace, uint64 key)
 	return trace->key == key ? trace->other : trace->newest;
 }
 
+static IdemBlameLane *
+lane_of(IdemBlame *blame, int lane)
+{
+	return lane == 0 ? &blame->whole : &blame->named[lane - 1];
+}
+
+int
+idem_blame_lane(IdemBlame *blame, MemoryContext cxt, uint64 destination)
+{
+	for (int i = 0; i < blame->nnamed; i++)
+	{
+		if (blame->named[i].destination == destination)
+			return i + 1;
+	}
+	if (blame->nnamed == IDEM_BLAME_LANES - 1)
+		return (int) (destination % (IDEM_BLAME_LANES - 1)) + 1;
+	if (blame->named == NULL)
+		blame->named = MemoryContextAllocZero(cxt, sizeof(IdemBlameLane) * (IDEM_BLAME_LANES - 1));
+	blame->named[blame->nnamed].destination = destination;
+	return ++blame->nnamed;
+}
+
 /* Where the number of a key's last refusal stands. */
 static int64 *
 mark_of(IdemBlame *blame, uint64 key)
@@ -88,7 +117,7 @@ mark_of(IdemBlame *blame, uint64 key)
 static bool
 has_evidence(IdemBlame *blame, const IdemBlameVerdict *v)
 {
-	const IdemBlameLane *lane = &blame->lanes[v->lane];
+	const IdemBlameLane *lane = lane_of(blame, v->lane);
 	int64		accepted = newest_of_others(&lane->accepted, v->key);
 	int64		mark = *mark_of(blame, v->key);
 
@@ -97,19 +126,37 @@ has_evidence(IdemBlame *blame, const IdemBlameVerdict *v)
 	return mark != 0 && accepted > mark;
 }
 
-/* An event was accepted: the target is up. */
+/* The lane is up: its row has ended. */
+static void
+end_row(IdemBlameLane *lane)
+{
+	lane->open = false;
+	lane->row = lane->nkeys = 0;
+}
+
+/* An event was accepted: its lane is up, and so the target is. */
 static void
 accept(IdemBlame *blame, const IdemBlameVerdict *v)
 {
-	IdemBlameLane *lane = &blame->lanes[v->lane];
+	IdemBlameLane *whole = &blame->whole;
+	IdemBlameLane *lane = lane_of(blame, v->lane);
 
-	note(&lane->accepted, v->key, ++blame->verdicts);
-	if (lane->open || lane->asked)
-		lane->window = 1;
-	else if (lane->window > 0 && ++lane->window >= MAX_WINDOW)
-		lane->window = 0;
-	lane->open = lane->asked = false;
-	lane->row = lane->nkeys = lane->probes = 0;
+	note(&whole->accepted, v->key, ++blame->verdicts);
+	note(&blame->lanes_accepted, v->lane, blame->verdicts);
+	blame->closed |= whole->open || whole->asked || lane->open;
+	if (whole->open || whole->asked)
+		whole->window = 1;
+	else if (whole->window > 0 && ++whole->window >= MAX_WINDOW)
+		whole->window = 0;
+	for (int i = 0; whole->row > 0 && i < blame->nnamed; i++)
+		blame->named[i].in_row = false;
+	end_row(whole);
+	whole->asked = false;
+	whole->probes = 0;
+	if (v->lane == 0)
+		return;
+	note(&lane->accepted, v->key, blame->verdicts);
+	end_row(lane);
 }
 
 /* Remember the key among those that were refused in a row. */
@@ -125,25 +172,72 @@ note_key(IdemBlameLane *lane, uint64 key)
 		lane->keys[lane->nkeys++] = key;
 }
 
-/* An event was refused; the breaker may open. */
+/* One more in the lane's row of refusals.  Is the row long enough, and are its keys enough? */
+static bool
+add_to_row(IdemBlameLane *lane, const IdemBlameVerdict *v)
+{
+	lane->row = Min(lane->row + 1, MAX_ROW);
+	note_key(lane, v->key);
+	return lane->row >= IDEM_BLAME_ROW && lane->nkeys >= Min(v->keys, IDEM_BLAME_KEYS);
+}
+
+/* Is the row of lane 0 made by enough lanes, or by all that were not open before? */
+static bool
+is_of_enough_lanes(const IdemBlame *blame)
+{
+	int			in_row = 0;
+	int			others = 0;
+
+	for (int i = 0; i < blame->nnamed; i++)
+	{
+		in_row += blame->named[i].in_row;
+		others += !blame->named[i].in_row && !blame->named[i].open;
+	}
+	return others == 0 || in_row >= IDEM_BLAME_KEYS;
+}
+
+/* An event was refused; its lane, or the target, may be down. */
 static void
 refuse(IdemBlame *blame, const IdemBlameVerdict *v)
 {
-	IdemBlameLane *lane = &blame->lanes[v->lane];
+	IdemBlameLane *lane = lane_of(blame, v->lane);
+	bool		was_open = v->lane > 0 && lane->open;
 
-	note(&lane->refused, v->key, ++blame->verdicts);
+	note(&blame->whole.refused, v->key, ++blame->verdicts);
 	*mark_of(blame, v->key) = blame->verdicts;
-	lane->row = Min(lane->row + 1, MAX_ROW);
-	note_key(lane, v->key);
-	if (lane->row >= IDEM_BLAME_ROW && lane->nkeys >= Min(v->keys, IDEM_BLAME_KEYS))
-		lane->open = true;
+	blame->refused_lane = v->lane;
+	if (v->lane > 0)
+	{
+		note(&lane->refused, v->key, blame->verdicts);
+		lane->open |= add_to_row(lane, v);
+		lane->in_row |= !was_open;
+	}
+	if (!was_open && add_to_row(&blame->whole, v) && is_of_enough_lanes(blame))
+		blame->whole.open = true;
+}
+
+/*
+ * The target asks to wait.  An event that is asked again while others pass waits by itself,
+ * and so do those of a lane that asks again while others pass.
+ */
+static void
+ask(IdemBlame *blame, const IdemBlameVerdict *v)
+{
+	IdemBlameLane *lane = lane_of(blame, v->lane);
+	int64	   *asked = &blame->asked[v->key % IDEM_BLAME_MARKS];
+
+	if ((v->first || newest_of_others(&lane->accepted, v->key) <= *asked) &&
+		(v->lane == 0 || lane->asked_at == 0 || newest_of_others(&blame->lanes_accepted, v->lane) <= lane->asked_at))
+	{
+		blame->whole.asked = true;
+		blame->whole.window = 1;
+	}
+	*asked = lane->asked_at = ++blame->verdicts;
 }
 
 bool
 idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *v)
 {
-	IdemBlameLane *lane = &blame->lanes[v->lane];
-	int64	   *asked = &blame->asked[v->key % IDEM_BLAME_MARKS];
 	bool		counts = false;
 
 	switch (v->kind)
@@ -165,12 +259,7 @@ idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *v)
 			blame->answered = true;
 			break;
 		case IDEM_BLAME_ASKED:
-			if (v->first || newest_of_others(&lane->accepted, v->key) <= *asked)
-			{
-				lane->asked = true;
-				lane->window = 1;
-			}
-			*asked = ++blame->verdicts;
+			ask(blame, v);
 			blame->answered = true;
 			break;
 		case IDEM_BLAME_FOUND:
@@ -188,34 +277,41 @@ idem_blame_answered(IdemBlame *blame)
 }
 
 bool
-idem_blame_holds(const IdemBlame *blame, int lane)
+idem_blame_holds(const IdemBlame *blame)
 {
-	return blame->lanes[lane].open || blame->lanes[lane].asked;
+	return blame->whole.open || blame->whole.asked;
 }
 
 /* So one event that is refused for ever, alone as it is, holds no later event back. */
 bool
-idem_blame_spares(const IdemBlame *blame, int lane)
+idem_blame_spares(const IdemBlame *blame)
 {
-	const IdemBlameLane *l = &blame->lanes[lane];
+	const IdemBlameLane *whole = &blame->whole;
 
-	return l->open && !l->asked && l->nkeys < IDEM_BLAME_KEYS;
+	return whole->open && !whole->asked && whole->nkeys < IDEM_BLAME_KEYS;
 }
 
 int
-idem_blame_limit(const IdemBlame *blame, int lane, int most)
+idem_blame_limit(const IdemBlame *blame, int most)
 {
-	const IdemBlameLane *l = &blame->lanes[lane];
-
-	if (l->open || l->asked)
+	if (idem_blame_holds(blame))
 		return 1;
-	return l->window > 0 ? Min(l->window, most) : most;
+	return blame->whole.window > 0 ? Min(blame->whole.window, most) : most;
 }
 
 void
-idem_blame_probed(IdemBlame *blame, int lane)
+idem_blame_probed(IdemBlame *blame)
 {
-	blame->lanes[lane].probes = Min(blame->lanes[lane].probes + 1, MAX_ROW);
+	blame->whole.probes = Min(blame->whole.probes + 1, MAX_ROW);
+}
+
+bool
+idem_blame_got_up(IdemBlame *blame)
+{
+	bool		closed = blame->closed;
+
+	blame->closed = false;
+	return closed;
 }
 
 int

@@ -27,8 +27,11 @@
 
 #define IDEM_BLAME_MARKS 64
 
-/* One lane per relay, as long as sinks do not name an event's destination. */
-#define IDEM_BLAME_LANES 1
+/*
+ * Lanes of a relay.  Lane 0 is all of its target.  Each other lane is a destination that the
+ * program names, the first ones each by itself; later ones share these lanes.
+ */
+#define IDEM_BLAME_LANES 64
 
 /* What the target, or the program, says of an event. */
 typedef enum IdemBlameKind
@@ -49,7 +52,7 @@ typedef enum IdemBlameKind
 typedef struct IdemBlameVerdict
 {
 	IdemBlameKind kind;
-	int			lane;
+	int			lane;			/* of its destination; 0: it has no name */
 	uint64		key;			/* hash of the event's key */
 	bool		first;			/* the event was never refused before */
 	bool		names_time;		/* RETRY: the target says when to try again */
@@ -67,15 +70,21 @@ typedef struct IdemBlameTrace
 								 * none */
 } IdemBlameTrace;
 
-/* A destination that fails by itself: a queue, a path, or all of a relay's target. */
+/* A destination that fails by itself: a topic, a path; or all of a relay's target. */
 typedef struct IdemBlameLane
 {
+	uint64		destination;	/* hash of its name; lane 0: none */
 	IdemBlameTrace accepted;
 	IdemBlameTrace refused;
 	int			row;			/* refusals since the last acceptance */
 	int			nkeys;			/* different keys of these, as far as counted */
 	uint64		keys[IDEM_BLAME_KEYS];
-	bool		open;			/* the target is down */
+	bool		open;			/* the destination is down */
+	bool		in_row;			/* it is part of lane 0's row */
+	int64		asked_at;		/* number of the verdict by which it asked to
+								 * wait; 0: none */
+
+	/* of lane 0 only: what is sent */
 	bool		asked;			/* the target asked to wait */
 	int			probes;			/* pauses since then that ended with a verdict */
 	int			window;			/* most events in flight; 0: no limit */
@@ -86,12 +95,24 @@ typedef struct IdemBlame
 {
 	int64		verdicts;		/* numbers the verdicts */
 	bool		answered;		/* something has answered since the last find */
-	IdemBlameLane lanes[IDEM_BLAME_LANES];
+	bool		closed;			/* a lane that was open has accepted an event */
+	int			refused_lane;	/* of the newest refusal */
+	IdemBlameTrace lanes_accepted;	/* acceptances by lane, in the place of
+									 * the key */
+	IdemBlameLane whole;		/* lane 0 */
+	IdemBlameLane *named;		/* lanes 1 and on; a copy in shared memory is
+								 * of a function relay, which has none */
+	int			nnamed;
 	int64		marks[IDEM_BLAME_MARKS];	/* by key: number of the last
 											 * refusal; 0: none is known */
 	int64		asked[IDEM_BLAME_MARKS];	/* the same, of the last time that
 											 * the target asked to wait */
 } IdemBlame;
+
+/*
+ * The lane of the destination whose name has this hash; the lanes are kept in cxt.
+ */
+extern int	idem_blame_lane(IdemBlame *blame, MemoryContext cxt, uint64 destination);
 
 /* Take a verdict.  Does it count against the event? */
 extern bool idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *verdict);
@@ -100,22 +121,25 @@ extern bool idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *verdict);
 extern void idem_blame_answered(IdemBlame *blame);
 
 /*
- * Is the lane held: is one event sent at a time, each after a pause?  ..._spares: events
+ * Is the target held: is one event sent at a time, each after a pause?  ..._spares: events
  * of keys that were not refused go on, without the pause.
  */
-extern bool idem_blame_holds(const IdemBlame *blame, int lane);
-extern bool idem_blame_spares(const IdemBlame *blame, int lane);
+extern bool idem_blame_holds(const IdemBlame *blame);
+extern bool idem_blame_spares(const IdemBlame *blame);
 
-/* How many events the lane may have in flight, at most "most". */
-extern int	idem_blame_limit(const IdemBlame *blame, int lane, int most);
+/* How many events may be in flight, at most "most". */
+extern int	idem_blame_limit(const IdemBlame *blame, int most);
 
 /*
- * A held lane has had its pause, and a verdict.  What was in flight when the lane came to be
+ * A held target has had its pause, and a verdict.  What was in flight when it came to be
  * held is no probe.
  */
-extern void idem_blame_probed(IdemBlame *blame, int lane);
+extern void idem_blame_probed(IdemBlame *blame);
 
-/* The pause before the next probe of a held lane, without jitter. */
+/* Has a lane, or the target, got up since the last call?  Then all that it refused is due. */
+extern bool idem_blame_got_up(IdemBlame *blame);
+
+/* The pause before the next probe of a held target, without jitter. */
 extern int	idem_blame_pause_ms(int probes);
 
 #endif							/* IDEM_RELAY_BLAME_H */

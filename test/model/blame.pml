@@ -9,8 +9,9 @@
  *
  * Bounds: N keys, each with EACH events, one after the other; the event of key 0 is bad:
  * it is refused whether the target is up or not, for ever.  The target is down OUTAGES
- * times.  With CRASHES the server crashes once, and the relay forgets.  ROW and KEYS are
- * smaller than in the code.
+ * times.  With CRASHES the server crashes once, and the relay forgets.  With two LANES the
+ * keys 0 and 1 are of one destination, which may be down by itself, and key 2 is of another.
+ * ROW and KEYS are smaller than in the code; so many lanes as KEYS are all lanes here.
  *
  * Abstracted:
  *	- Time: an event that was refused is due again when no other event is due, and a
@@ -23,6 +24,7 @@
  */
 /* BOUNDS outages: three keys, two outages */
 /* BOUNDS crash: three keys, an outage, a crash */
+/* BOUNDS lanes: two destinations, an outage of one or of both */
 /* MUTANT own_key: an acceptance of the event's own key is evidence */
 /* MUTANT other_forgotten: only the newest acceptance is kept */
 /* MUTANT mark_at_count: only a counted refusal is marked */
@@ -33,14 +35,28 @@
 /* MUTANT row_goes_on: an acceptance does not end a row of refusals */
 /* MUTANT same_key_probed: the oldest event is probed, again and again */
 /* MUTANT never_opens: the breaker stays closed */
+/* MUTANT lanes_mixed in lanes: an acceptance of another destination is evidence */
+/* MUTANT lane_holds_all in lanes: refusals of one destination open the breaker of all */
 /* REACH opened: the breaker is open */
 /* REACH closed: the breaker was closed by an acceptance */
 /* REACH counted_twice: two refusals of the bad event count */
 /* REACH alone: the bad event is all that is left, and counts */
 /* REACH first: a first refusal counts */
 /* REACH remembered in crash: a refusal counts after the crash */
+/* REACH one_down in lanes: one destination is down, and the other one has its events */
+/* REACH all_down in lanes: the other one is refused, too, and all is held */
 
-#if defined(BOUNDS_crash)
+#if defined(BOUNDS_lanes)
+#define LANES 2
+#define LANE(k) ((k) / 2)
+#else
+#define LANES 1
+#define LANE(k) 0
+#endif
+#if defined(BOUNDS_lanes)
+#define OUTAGES 1
+#define CRASHES 0
+#elif defined(BOUNDS_crash)
 #define OUTAGES 1
 #define CRASHES 1
 #else
@@ -52,9 +68,11 @@
 #define ROW 3
 #define KEYS 2
 
-/* The lane of IdemBlame. */
-byte acc_key, acc_newest, acc_other;
-byte ref_key, ref_newest, ref_other;
+/* The lanes of IdemBlame, and what it has for the target as a whole. */
+byte acc_key[LANES], acc_newest[LANES], acc_other[LANES];
+byte ref_key[LANES], ref_newest[LANES], ref_other[LANES];
+byte lrow[LANES], lkeys[LANES];
+bool lopen[LANES], inrow[LANES], named[LANES];
 byte mark[N];
 byte verdicts;
 byte row, keys;					/* keys: bits */
@@ -66,6 +84,7 @@ bool resting[N];
 byte last = N;					/* the key that was probed last */
 
 bool down;
+bool lanedown;					/* lane 0 only */
 bool crashed;
 
 /* What really happened. */
@@ -78,21 +97,48 @@ byte burnt[N];					/* refusals that counted since the last acceptance */
 byte truerow, truekeys;
 byte counts;					/* refusals of the bad event that counted */
 bool was_closed, was_first, was_alone, was_remembered;
+bool up[LANES];					/* the newest verdict of the lane is acceptance */
 
-bool counts_without_evidence, evidence_ignored, blamed_twice, opened_early, not_opened;
+bool counts_without_evidence, evidence_ignored, blamed_twice, opened_early, not_opened, others_held;
 #define must(name, condition) if :: !(condition) -> name = true; assert(!name) :: else fi
 
 #define LEFT(k) (k == 0 || ended[k] < EACH)
 #define ALONE(k) (k == 0 && ended[1] == EACH && ended[2] == EACH)
+#if LANES == 2
+#define ENOUGH ((inrow[0] || lopen[0] || !named[0]) && (inrow[1] || lopen[1] || !named[1]))
+#define IN_LANE(x, k) ((x) / 2 == (k) / 2)
+#else
+#define ENOUGH true
+#define IN_LANE(x, k) true
+#endif
 #define BIT(k) (1 << (k))
 #define FEW(bits) ((bits) == 0 || (bits) == 1 || (bits) == 2 || (bits) == 4)
 
-#ifdef MUTANT_own_key
-#define OTHERS(which, k) which##_newest
+#define NEWEST_OF_OTHERS(which, l, k) (which##_key[l] == k -> which##_other[l] : which##_newest[l])
+#if defined(MUTANT_own_key)
+#define OTHERS(which, k) which##_newest[LANE(k)]
+#elif defined(MUTANT_lanes_mixed)
+#define OTHERS(which, k) (NEWEST_OF_OTHERS(which, 0, k) > NEWEST_OF_OTHERS(which, 1, k) -> \
+	NEWEST_OF_OTHERS(which, 0, k) : NEWEST_OF_OTHERS(which, 1, k))
 #else
-#define OTHERS(which, k) (which##_key == k -> which##_other : which##_newest)
+#define OTHERS(which, k) NEWEST_OF_OTHERS(which, LANE(k), k)
 #endif
-#define REFOTHERS(k) (ref_key == k -> ref_other : ref_newest)
+#define REFOTHERS(k) NEWEST_OF_OTHERS(ref, LANE(k), k)
+
+#if LANES == 2
+#define HAS(l, x) (acc_newest[l] == x || acc_other[l] == x || ref_newest[l] == x || ref_other[l] == x)
+#define HAVE(x) (HAS(0, x) || HAS(1, x))
+#else
+#define HAVE(x) (acc_newest[0] == x || acc_other[0] == x || ref_newest[0] == x || ref_other[0] == x)
+#endif
+
+inline lower(l)
+{
+	if :: acc_newest[l] > x -> acc_newest[l]-- :: else fi;
+	if :: acc_other[l] > x -> acc_other[l]-- :: else fi;
+	if :: ref_newest[l] > x -> ref_newest[l]-- :: else fi;
+	if :: ref_other[l] > x -> ref_other[l]-- :: else fi
+}
 
 /* Numbers that nobody has are left out. */
 inline squeeze()
@@ -100,13 +146,12 @@ inline squeeze()
 	x = 1;
 	do
 	:: x > verdicts -> break
-	:: x <= verdicts && (acc_newest == x || acc_other == x || ref_newest == x || ref_other == x ||
-		mark[0] == x || mark[1] == x || mark[2] == x) -> x++
+	:: x <= verdicts && (HAVE(x) || mark[0] == x || mark[1] == x || mark[2] == x) -> x++
 	:: else ->
-		if :: acc_newest > x -> acc_newest-- :: else fi;
-		if :: acc_other > x -> acc_other-- :: else fi;
-		if :: ref_newest > x -> ref_newest-- :: else fi;
-		if :: ref_other > x -> ref_other-- :: else fi;
+		lower(0);
+#if LANES == 2
+		lower(1);
+#endif
 		if :: mark[0] > x -> mark[0]-- :: else fi;
 		if :: mark[1] > x -> mark[1]-- :: else fi;
 		if :: mark[2] > x -> mark[2]-- :: else fi;
@@ -122,13 +167,13 @@ inline for_others(k, verdict)
 	:: x == N -> break
 	:: x < N ->
 		if
-		:: x != k ->
+		:: x != k && IN_LANE(x, k) ->
 			others[x] = verdict;
 			othersknown[x] = verdict;
 			if :: verdict == 2 -> passed[x] = true :: else fi
 		:: else
 		fi;
-		burnt[x] = (verdict == 2 -> 0 : burnt[x]);
+		burnt[x] = (verdict == 2 && IN_LANE(x, k) -> 0 : burnt[x]);
 		x++
 	od;
 	x = 0
@@ -139,18 +184,25 @@ inline accept(k)
 {
 	verdicts++;
 #ifdef MUTANT_other_forgotten
-	acc_other = 0;
+	acc_other[LANE(k)] = 0;
 #else
-	if :: acc_newest != 0 && acc_key != k -> acc_other = acc_newest :: else fi;
+	if :: acc_newest[LANE(k)] != 0 && acc_key[LANE(k)] != k -> acc_other[LANE(k)] = acc_newest[LANE(k)] :: else fi;
 #endif
-	acc_key = k;
-	acc_newest = verdicts;
+	acc_key[LANE(k)] = k;
+	acc_newest[LANE(k)] = verdicts;
 	was_closed = was_closed || open;
 	open = false;
+	named[LANE(k)] = true;
+	up[LANE(k)] = true;
 #ifndef MUTANT_row_goes_on
 	row = 0;
 	keys = 0;
+	inrow[0] = false;
+	inrow[LANES - 1] = false;
 #endif
+	lopen[LANE(k)] = false;
+	lrow[LANE(k)] = 0;
+	lkeys[LANE(k)] = 0;
 	truerow = 0;
 	truekeys = 0;
 	for_others(k, 2);
@@ -199,26 +251,45 @@ inline refuse(k, rejected)
 	counts = (counted && k == 0 && counts < 2 -> counts + 1 : counts);
 
 	verdicts++;
-	if :: ref_newest != 0 && ref_key != k -> ref_other = ref_newest :: else fi;
-	ref_key = k;
-	ref_newest = verdicts;
+	if :: ref_newest[LANE(k)] != 0 && ref_key[LANE(k)] != k -> ref_other[LANE(k)] = ref_newest[LANE(k)] :: else fi;
+	ref_key[LANE(k)] = k;
+	ref_newest[LANE(k)] = verdicts;
+	named[LANE(k)] = true;
+	up[LANE(k)] = false;
 #ifdef MUTANT_mark_at_count
 	if :: counted || mark[k] == 0 -> mark[k] = verdicts :: else fi;
 #else
 	mark[k] = verdicts;
 #endif
-	row = (row < ROW -> row + 1 : row);
-	keys = keys | BIT(k);
-	truerow = (truerow < ROW -> truerow + 1 : truerow);
-	truekeys = truekeys | BIT(k);
+#if LANES == 2
+	was_lopen = lopen[LANE(k)];
+	lrow[LANE(k)] = (lrow[LANE(k)] < ROW -> lrow[LANE(k)] + 1 : lrow[LANE(k)]);
+	lkeys[LANE(k)] = lkeys[LANE(k)] | BIT(k);
+	lopen[LANE(k)] = lopen[LANE(k)] || (lrow[LANE(k)] == ROW && (alone || !FEW(lkeys[LANE(k)])));
+#endif
+	if
+	:: !was_lopen ->
+		row = (row < ROW -> row + 1 : row);
+		keys = keys | BIT(k);
+		inrow[LANE(k)] = true
+	:: else
+	fi;
+	truerow = (truerow < ROW && !was_lopen -> truerow + 1 : truerow);
+	truekeys = (was_lopen -> truekeys : truekeys | BIT(k));
 #ifndef MUTANT_never_opens
 	if
-	:: row == ROW && (alone || !FEW(keys)) -> open = true
+#ifdef MUTANT_lane_holds_all
+	:: !open && row == ROW && (alone || !FEW(keys)) ->
+#else
+	:: !open && !was_lopen && row == ROW && (alone || !FEW(keys)) && ENOUGH ->
+#endif
+		open = true;
+		must(others_held, !up[0] && !up[LANES - 1])
 	:: else
 	fi;
 #endif
 	must(opened_early, !open || truerow == ROW || crashed);
-	must(not_opened, open || crashed || !(truerow == ROW && (alone || !FEW(truekeys))));
+	must(not_opened, open || crashed || was_lopen || !(truerow == ROW && (alone || !FEW(truekeys)) && ENOUGH));
 	for_others(k, 1);
 	refused[k] = true;
 	known[k] = true;
@@ -243,7 +314,7 @@ inline refuse(k, rejected)
 active proctype relay()
 {
 	byte k, x;
-	bool alone, evidence, counted, truth;
+	bool alone, evidence, counted, truth, was_lopen;
 
 	do
 	:: atomic {
@@ -255,8 +326,8 @@ active proctype relay()
 		fi;
 		if
 		:: k == N -> d_step { resting[0] = false; resting[1] = false; resting[2] = false }
-		:: k < N && k > 0 && !down -> d_step { accept(k) }
-		:: k < N && (k == 0 || down) ->
+		:: k < N && k > 0 && !down && !(lanedown && LANE(k) == 0) -> d_step { accept(k) }
+		:: k < N && (k == 0 || down || (lanedown && LANE(k) == 0)) ->
 			if
 			:: d_step { refuse(k, true) }
 			:: d_step { refuse(k, false) }
@@ -266,7 +337,8 @@ active proctype relay()
 		alone = false;
 		evidence = false;
 		counted = false;
-		truth = false
+		truth = false;
+		was_lopen = false
 	}
 	od
 }
@@ -277,6 +349,9 @@ active proctype target()
 
 	do
 	:: left > 0 -> down = true; left--; down = false
+#if LANES == 2
+	:: left > 0 -> lanedown = true; left--; lanedown = false
+#endif
 	:: left > 0 -> left = 0
 	:: left == 0 -> break
 	od
@@ -289,8 +364,9 @@ active proctype server()
 	if
 	:: d_step {
 		crashed = true;
-		acc_key = 0; acc_newest = 0; acc_other = 0;
-		ref_key = 0; ref_newest = 0; ref_other = 0;
+		acc_key[0] = 0; acc_newest[0] = 0; acc_other[0] = 0;
+		ref_key[0] = 0; ref_newest[0] = 0; ref_other[0] = 0;
+		lrow[0] = 0; lkeys[0] = 0; inrow[0] = false; named[0] = false;
 		mark[0] = 0; mark[1] = 0; mark[2] = 0;
 		verdicts = 0; row = 0; keys = 0; open = false; last = N;
 		known[0] = false; known[1] = false; known[2] = false;
@@ -315,6 +391,10 @@ active proctype server()
 #define REACHED was_first
 #elif defined(REACH_remembered)
 #define REACHED was_remembered
+#elif defined(REACH_one_down)
+#define REACHED (lopen[0] && !open && ended[LANES] == EACH)
+#elif defined(REACH_all_down)
+#define REACHED (lopen[0] && inrow[LANES - 1] && open)
 #endif
 #ifdef REACHED
 active proctype reach()

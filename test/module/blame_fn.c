@@ -3,9 +3,9 @@
  * blame_fn.c
  *		A SQL function by which tests run the rules of blame on a random world.
  *
- * The world has events of several keys, one event per key at a time, and a
- * target that is up, down, slow to answer or asks to wait, and that refuses
- * some keys whatever it does.  The function keeps each verdict, and judges by
+ * The world has events of several keys, one event per key at a time, each for a
+ * destination of its key, and a target that is up, down, slow to answer or asks
+ * to wait, and that refuses some keys, or all of a destination, whatever it does.  The function keeps each verdict, and judges by
  * the words of the rules: by looking back at all verdicts, where the library
  * keeps a few numbers.
  *
@@ -32,6 +32,7 @@ typedef struct Past
 {
 	IdemBlameKind kind;
 	int			key;
+	bool		was_open;		/* its lane was, before */
 }			Past;
 
 typedef struct World
@@ -39,6 +40,9 @@ typedef struct World
 	IdemBlame	blame;
 	uint64		random;
 	int			nkeys;
+	int			nlanes;			/* destinations; 0: they have no names */
+	bool	   *known;			/* per lane: an answer named it since the
+								 * restart */
 	Past	   *past;
 	int			n;				/* verdicts so far */
 	int			began;			/* first verdict that is remembered: those
@@ -49,6 +53,8 @@ typedef struct World
 	bool		ready;			/* a program was ready since then */
 	int			counted;
 	int			opened;
+	int			alone;			/* refusals after which a lane was down, and
+								 * the target was not */
 	int			wrong;			/* answers that the words do not give */
 }			World;
 
@@ -72,6 +78,32 @@ is_refusal(IdemBlameKind kind)
 	return kind == IDEM_BLAME_REJECTED || kind == IDEM_BLAME_RETRY;
 }
 
+/* The destination of the key, from 1 on; 0: it has no name. */
+static int
+lane_of_key(const World * w, int key)
+{
+	return w->nlanes == 0 ? 0 : 1 + key % w->nlanes;
+}
+
+/* Is the lane of that name down?  lane 0: the target as a whole. */
+static bool
+is_open(const World * w, int lane)
+{
+	return lane == 0 ? w->blame.whole.open : lane <= w->blame.nnamed && w->blame.named[lane - 1].open;
+}
+
+/* The number that the library gave to the destination. */
+static int
+number_of(const World * w, int lane)
+{
+	for (int i = 0; i < w->blame.nnamed; i++)
+	{
+		if (w->blame.named[i].destination == hash_of(lane))
+			return i + 1;
+	}
+	return 0;
+}
+
 /* Rule 1, word by word. */
 static bool
 others_passed(const World * w, int key)
@@ -88,13 +120,16 @@ others_passed(const World * w, int key)
 			return false;
 		for (int i = since; i < w->n; i++)
 		{
-			if (w->past[i].kind == IDEM_BLAME_ACCEPTED && w->past[i].key != key)
+			if (w->past[i].kind == IDEM_BLAME_ACCEPTED && w->past[i].key != key &&
+				lane_of_key(w, w->past[i].key) == lane_of_key(w, key))
 				return true;
 		}
 		return false;
 	}
 	for (int i = w->n - 1; i >= w->began; i--)
 	{
+		if (lane_of_key(w, w->past[i].key) != lane_of_key(w, key))
+			continue;
 		if (w->past[i].key != key && (is_refusal(w->past[i].kind) || w->past[i].kind == IDEM_BLAME_ACCEPTED))
 			return w->past[i].kind == IDEM_BLAME_ACCEPTED;
 	}
@@ -132,29 +167,54 @@ must_count(const World * w, const IdemBlameVerdict *v, int key)
 	}
 }
 
-/* Rule 4: is the target down, after the verdicts so far? */
+/*
+ * Rules 4 and 7: is the lane down, after the verdicts so far, of which the last one is v?
+ * Lane 0: is all of the target?  Its row has no refusals of lanes that were down already,
+ * and has to be of enough lanes, or of all others.
+ */
 static bool
-must_be_open(const World * w, bool was_open, const IdemBlameVerdict *v)
+must_be_open(const World * w, int lane, bool was_open, const IdemBlameVerdict *v)
 {
+	const Past *last = &w->past[w->n - 1];
 	uint64		keys[IDEM_BLAME_KEYS];
+	bool	   *in_row = palloc0(sizeof(bool) * (w->nlanes + 1));
 	int			nkeys = 0;
 	int			row = 0;
+	int			nin_row = 0;
+	int			others = 0;
 
+	if (lane > 0 && lane_of_key(w, last->key) != lane)
+		return was_open;
 	if (v->kind == IDEM_BLAME_ACCEPTED)
 		return false;
-	if (was_open || !is_refusal(v->kind))
+	if (was_open || !is_refusal(v->kind) || (lane == 0 && last->was_open))
 		return was_open;
-	for (int i = w->n - 1; i >= w->began && w->past[i].kind != IDEM_BLAME_ACCEPTED; i--)
+	for (int i = w->n - 1; i >= w->began; i--)
 	{
-		bool		is_new = is_refusal(w->past[i].kind) && nkeys < IDEM_BLAME_KEYS;
+		const Past *past = &w->past[i];
+		bool		is_new = nkeys < IDEM_BLAME_KEYS;
 
-		row += is_refusal(w->past[i].kind);
+		if (lane > 0 && lane_of_key(w, past->key) != lane)
+			continue;
+		if (past->kind == IDEM_BLAME_ACCEPTED)
+			break;
+		if (!is_refusal(past->kind) || (lane == 0 && past->was_open))
+			continue;
+		row++;
+		in_row[lane_of_key(w, past->key)] = true;
 		for (int k = 0; k < nkeys; k++)
-			is_new = is_new && keys[k] != hash_of(w->past[i].key);
+			is_new = is_new && keys[k] != hash_of(past->key);
 		if (is_new)
-			keys[nkeys++] = hash_of(w->past[i].key);
+			keys[nkeys++] = hash_of(past->key);
 	}
-	return row >= IDEM_BLAME_ROW && nkeys >= Min(v->keys, IDEM_BLAME_KEYS);
+	for (int i = 1; lane == 0 && i <= w->nlanes; i++)
+	{
+		nin_row += in_row[i];
+		others += w->known[i] && !in_row[i] && !is_open(w, number_of(w, i));
+	}
+	pfree(in_row);
+	return row >= IDEM_BLAME_ROW && nkeys >= Min(v->keys, IDEM_BLAME_KEYS) &&
+		(others == 0 || nin_row >= IDEM_BLAME_KEYS);
 }
 
 /* What the target answers, in this mood. */
@@ -178,23 +238,29 @@ answer(World * w, int mood, bool bad)
 static void
 try_event(World * w, int key, IdemBlameKind kind, int keys)
 {
-	IdemBlameVerdict v = {.kind = kind, .key = hash_of(key), .first = w->refused[key] < 0, .keys = keys};
-	bool		was_open = w->blame.lanes[0].open;
+	int			name = lane_of_key(w, key);
+	int			lane = name == 0 ? 0 : idem_blame_lane(&w->blame, CurrentMemoryContext, hash_of(name));
+	IdemBlameVerdict v = {.kind = kind, .lane = lane, .key = hash_of(key), .first = w->refused[key] < 0, .keys = keys};
+	bool		was_open = w->blame.whole.open;
+	bool		lane_was_open = lane > 0 && is_open(w, lane);
 	bool		wanted = must_count(w, &v, key);
 	bool		counts = idem_blame_judge(&w->blame, &v);
 
+	w->known[name] = true;
 	w->past[w->n++] = (Past)
 	{
-		kind, key
+		kind, key, lane_was_open
 	};
 	w->counted += counts;
 
 	/* Keys that share a place may lack evidence, and never have too much. */
 	if (w->nkeys <= IDEM_BLAME_MARKS ? counts != wanted : counts && !wanted)
 		w->wrong++;
-	if (w->blame.lanes[0].open != must_be_open(w, was_open, &v))
+	if (w->blame.whole.open != must_be_open(w, 0, was_open, &v) ||
+		(lane > 0 && is_open(w, lane) != must_be_open(w, name, lane_was_open, &v)))
 		w->wrong++;
-	w->opened += !was_open && w->blame.lanes[0].open;
+	w->opened += (!was_open && w->blame.whole.open) || (!lane_was_open && lane > 0 && is_open(w, lane));
+	w->alone += lane > 0 && is_open(w, lane) && !w->blame.whole.open;
 	if (kind == IDEM_BLAME_FOUND)
 	{
 		w->fell = w->n - 1;
@@ -211,13 +277,16 @@ static void
 forget(World * w)
 {
 	memset(&w->blame, 0, sizeof(w->blame));
+	memset(w->known, 0, sizeof(bool) * (w->nlanes + 1));
 	w->began = w->n;
 	w->fell = w->n - 1;
 	w->ready = false;
 }
 
 /*
- * test_blame(seed, steps, keys, bad keys, OUT counted, OUT opened, OUT wrong)
+ * test_blame(seed, steps, keys, bad keys, lanes, OUT counted, OUT opened, OUT alone, OUT wrong)
+ *
+ * The last lane, of several, is down by itself in one mood of the target.
  */
 Datum
 idem_test_blame_fn(PG_FUNCTION_ARGS)
@@ -225,13 +294,14 @@ idem_test_blame_fn(PG_FUNCTION_ARGS)
 	int			steps = PG_GETARG_INT32(1);
 	int			bad = PG_GETARG_INT32(3);
 	int			mood = 0;
-	World		w = {.random = PG_GETARG_INT32(0), .nkeys = PG_GETARG_INT32(2), .fell = -1};
+	World		w = {.random = PG_GETARG_INT32(0), .nkeys = PG_GETARG_INT32(2), .nlanes = PG_GETARG_INT32(4), .fell = -1};
 	TupleDesc	desc;
-	Datum		values[3];
-	bool		nulls[3] = {false, false, false};
+	Datum		values[4];
+	bool		nulls[4] = {false, false, false, false};
 
 	w.past = palloc(sizeof(Past) * steps);
 	w.refused = palloc(sizeof(int) * w.nkeys);
+	w.known = palloc0(sizeof(bool) * (w.nlanes + 1));
 	for (int i = 0; i < w.nkeys; i++)
 		w.refused[i] = -1;
 	while (w.n < steps)
@@ -240,7 +310,7 @@ idem_test_blame_fn(PG_FUNCTION_ARGS)
 
 		CHECK_FOR_INTERRUPTS();
 		if (choose(&w, 30) == 0)
-			mood = choose(&w, 4);
+			mood = choose(&w, 5);
 		if (choose(&w, 300) == 0)
 			forget(&w);
 		if (choose(&w, 20) == 0)
@@ -248,12 +318,14 @@ idem_test_blame_fn(PG_FUNCTION_ARGS)
 			idem_blame_answered(&w.blame);
 			w.ready = true;
 		}
-		try_event(&w, key, answer(&w, mood, key < bad), Min(w.nkeys, 1 + choose(&w, IDEM_BLAME_KEYS)));
+		try_event(&w, key, answer(&w, mood, key < bad || (mood == 4 && w.nlanes > 1 && lane_of_key(&w, key) == w.nlanes)),
+				  Min(w.nkeys, 1 + choose(&w, IDEM_BLAME_KEYS)));
 	}
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "a row is expected");
 	values[0] = Int32GetDatum(w.counted);
 	values[1] = Int32GetDatum(w.opened);
-	values[2] = Int32GetDatum(w.wrong);
+	values[2] = Int32GetDatum(w.alone);
+	values[3] = Int32GetDatum(w.wrong);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }

@@ -75,7 +75,7 @@ clean_message(const IdemProtoFrame *frame)
 	size_t		again;
 
 	if (frame->type == IDEM_PROTO_RESULT)
-		s = frame->u.result.message;
+		s = frame->u.result.destination.len > 0 ? frame->u.result.destination : frame->u.result.message;
 	else if (frame->type == IDEM_PROTO_FAILED)
 		s = frame->u.failed.message;
 	else if (frame->type == IDEM_PROTO_LOG)

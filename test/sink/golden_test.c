@@ -152,6 +152,7 @@ put_from_sink(const IdemProtoFrame *f)
 			put("type RESULT\nbatch %" PRIu64 "\nfirst %u\nlast %u\noutcome %d\nsqlstate %s\nretry_after %u\n",
 				f->u.result.batch, f->u.result.first, f->u.result.last,
 				f->u.result.outcome, f->u.result.sqlstate, f->u.result.retry_after);
+			put_str("destination", f->u.result.destination);
 			put_str("message", f->u.result.message);
 			break;
 		case IDEM_PROTO_VERDICT:

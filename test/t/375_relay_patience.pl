@@ -28,7 +28,7 @@ sub sql
 }
 
 #
-# A receiver that answers a request as the file "status" says, and with 422, or for relay
+# A receiver that answers a request as the file "status" says, of its path if there is one, and with 422, or for relay
 # "asks" with 429, the events whose payload says so.  It notes "relay key number status".
 #
 sub answer
@@ -41,7 +41,8 @@ sub answer
 		sysread($client, $request, 65536, length $request) or return;
 	}
 	my ($n, $relay, $bad, $key) = $request =~ m{"n": (\d+), "r": "(\w+)", "bad": (\w+), "key": "(\w+)"} or return;
-	my $status = slurp_file("$dir/status.$relay");
+	my ($path) = $request =~ m{^POST /(\w*)};
+	my $status = slurp_file(-e "$dir/status.$relay$path" ? "$dir/status.$relay$path" : "$dir/status.$relay");
 	$status = $relay eq 'asks' ? 429 : 422 if $status == 200 && $bad eq 'true';
 	append_to_file("$dir/log.$relay", "$key $n $status\n");
 	my $wait = $status == 429 ? 'Retry-After: ' . ($relay eq 'asks' ? 5 : 1) . "\r\n" : '';
@@ -92,10 +93,11 @@ sub enqueue
 # So many events of five keys at once: a definite no to an event that is alone counts.
 sub enqueue_many
 {
-	my ($relay, $n) = @_;
+	my ($relay, $n, $type) = @_;
 
-	sql(qq{SELECT count(idempotency.outbox_enqueue('$relay', 'k' || i % 5, 'E',
-		jsonb_build_object('n', i, 'r', '$relay', 'key', 'k' || i % 5, 'bad', false)))
+	$type //= 'k';
+	sql(qq{SELECT count(idempotency.outbox_enqueue('$relay', '$type' || i % 5, '$type',
+		jsonb_build_object('n', i, 'r', '$relay', 'key', '$type' || i % 5, 'bad', false)))
 		FROM generate_series($made + 1, $made + $n) i});
 	$made += $n;
 	return;
@@ -228,6 +230,38 @@ is(IdemRelay::stat($node, 'later', 'dead'), '0', 'and is no dead letter');
 is(sql(q{SELECT attempts, tried_for FROM idempotency_data.relay_parked WHERE aggregate_type = 'later'}), '0|00:00:00', 'no try counts');
 set_status('later', 200);
 IdemRelay::wait_until('it arrives', sub { accepted('later') == 1 });
+
+#
+# One of two paths refuses all: its events are to blame neither for that nor for anything,
+# and those of the other path go on.  When that ends, all arrive in order.
+#
+foreach my $status (503, 404)
+{
+	my $relay = "lanes$status";
+
+	sql(qq{CREATE SERVER $relay FOREIGN DATA WRAPPER idempotency_http
+		OPTIONS (url 'http://127.0.0.1:$port/{event_type}', allowed_addresses '127.0.0.1');
+		SELECT idempotency.relay_create('$relay', '$relay', aggregate_types => '{$relay}', min_backoff => '10 ms',
+			max_backoff => '100 ms', retry_for => '50 ms', max_attempts => 2)});
+	set_status($relay, 200);
+	enqueue_many($relay, 5, $_) foreach qw(Up Down);
+	IdemRelay::wait_until("$relay: the first events", sub { accepted($relay) == 10 });
+	set_status("${relay}Down", $status);
+	enqueue_many($relay, 20, 'Down');
+	my $up = 5;
+	IdemRelay::wait_until("$relay: one path refuses 60 requests", sub {
+		enqueue_many($relay, 1, 'Up');
+		$up++;
+		return scalar(grep { /^Down/ } noted($relay)) >= 65;
+	});
+	IdemRelay::wait_until("$relay: all others arrive", sub { grep({ /^Up/ } accepted($relay)) == $up });
+	is(IdemRelay::stat($node, $relay, 'dead'), '0', "$relay: no dead letter");
+	isnt(IdemRelay::stat($node, $relay, 'state'), 'outage', "$relay: the target as a whole is up");
+	set_status("${relay}Down", 200);
+	IdemRelay::wait_until("$relay: all arrive", sub { accepted($relay) == $up + 25 });
+	IdemTest::wait_for($node, "SELECT lag_events = 0 AND retrying = 0 AND dead = 0 FROM idempotency.stat_relay WHERE relay = '$relay'");
+	is(in_order($relay), 'in order', "$relay: in order of each key");
+}
 
 #
 # What can never be sent is dead at once, and says nothing of the target: here the URL lacks

@@ -280,18 +280,18 @@ idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char *message)
 bool
 idem_engine_judged(IdemRelay *relay, int wait_ms)
 {
-	const IdemBlameLane *lane = &relay->blame.lanes[0];
-	bool		was_held = relay->held;
+	const IdemBlameLane *whole = &relay->blame.whole;
+	bool		got_up = idem_blame_got_up(&relay->blame);
 
-	if (was_held && idem_clock() >= relay->probe_at)
-		idem_blame_probed(&relay->blame, 0);
+	if (relay->held && idem_clock() >= relay->probe_at)
+		idem_blame_probed(&relay->blame);
 	relay->held = idem_engine_is_held(relay);
 	relay->probe_at = 0;
 	if (!relay->held)
-		return was_held;
+		return got_up;
 	relay->probe_at = idem_clock_plus_ms(idem_clock(), Max(Min(wait_ms, IDEM_BLAME_MAX_PAUSE_MS),
-														   idem_relay_probe_ms(relay->config, lane->probes)));
-	if (lane->open)
+														   idem_relay_probe_ms(relay->config, whole->probes)));
+	if (whole->open)
 		relay->breaker.fault = IDEM_RELAY_OUTAGE;
 	return false;
 }

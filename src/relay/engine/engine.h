@@ -78,8 +78,9 @@ typedef struct IdemRelay
 
 	IdemBreaker breaker;
 	IdemBlame	blame;			/* whose fault refusals are */
-	bool		held;			/* the lane was held at the last look */
-	IdemClock	probe_at;		/* when a held lane may be sent its next event */
+	bool		held;			/* the target was held at the last look */
+	IdemClock	probe_at;		/* when a held target may be sent its next
+								 * event */
 	IdemClock	log_paid_until; /* for lines about dead letters; see
 								 * idem_report_may_log */
 	int64		log_dropped;	/* dead letters that the log was not told of */
@@ -282,9 +283,9 @@ extern void idem_engine_stop(IdemRelay *relay, IdemRelayState state, const char 
 extern void idem_engine_disprove(IdemRelay *relay);
 
 /*
- * There are verdicts.  If the lane is held, its next event is sent after a pause, at least
- * wait_ms long; and if the target is down, that is the relay's failure.  True if the lane
- * was held before, and is not any more.
+ * There are verdicts.  If the target is held, the next event is sent after a pause, at least
+ * wait_ms long; and if it is down, that is the relay's failure.  True if the target was held
+ * before, or a lane was down, and is not any more.
  */
 extern bool idem_engine_judged(IdemRelay *relay, int wait_ms);
 
@@ -292,7 +293,7 @@ extern bool idem_engine_judged(IdemRelay *relay, int wait_ms);
 static inline bool
 idem_engine_is_held(const IdemRelay *relay)
 {
-	return idem_blame_holds(&relay->blame, 0);
+	return idem_blame_holds(&relay->blame);
 }
 
 /*

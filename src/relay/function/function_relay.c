@@ -214,8 +214,8 @@ static int64
 work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 {
 	bool		probes = idem_engine_is_held(&courier->relay) &&
-	(idem_parked_index_hurry(courier->parked, &courier->relay.blame.lanes[0].refused.key) ||
-	 idem_parked_index_hurry(courier->parked, NULL));
+	(idem_parked_index_hurry(courier->parked, &courier->relay.blame.whole.refused.key, 0) ||
+	 idem_parked_index_hurry(courier->parked, NULL, 0));
 	IdemParkedTaking taking = {.limit = probes ? 1 : limit, .max_bytes = courier->relay.config->batch_bytes,
 	.lone = idem_attempts_careful(&courier->attempts)};
 	List	   *taken = idem_parked_take(courier->parked, &taking);
@@ -325,7 +325,7 @@ static bool
 may_go_on(const IdemFunctionCourier *courier)
 {
 	return !idem_engine_is_held(&courier->relay) || idem_clock() >= courier->relay.probe_at ||
-		(idem_blame_spares(&courier->relay.blame, 0) && !courier->awaits_wakeup);
+		(idem_blame_spares(&courier->relay.blame) && !courier->awaits_wakeup);
 }
 
 /* A later step has to report the state. */
@@ -436,7 +436,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 			courier->parked->hurries = courier->parked_dirty = true;
 
 		/* A commit without a verdict ends no outage of the handler. */
-		if (courier->relay.blame.lanes[0].open)
+		if (courier->relay.blame.whole.open)
 			courier->relay.breaker.fault = IDEM_RELAY_OUTAGE;
 		if (idem_parked_keys(courier->parked, &key, 0, 1) == 0)
 			idem_engine_disprove(&courier->relay);
@@ -524,7 +524,7 @@ step(IdemRelay *relay)
 	 * or may have taken the server down.
 	 */
 	one_by_one = relay->breaker.stepwise > 0 || idem_attempts_careful(&courier->attempts);
-	limit = one_by_one ? 1 : idem_blame_limit(&relay->blame, 0, courier->relay.config->batch_events);
+	limit = one_by_one ? 1 : idem_blame_limit(&relay->blame, courier->relay.config->batch_events);
 	log_turn = courier->log_turn;
 	courier->log_turn = false;
 	if (courier->parked->total == 0)

@@ -292,6 +292,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->due = failure ? next_attempt(config, tries, failure) : DT_NOEND;
 	note->lone = failure && is_lone(failure);
 	note->asked = failure && failure->kind == IDEM_BLAME_ASKED;
+	note->lane = failure ? failure->lane : 0;
 	values[0] = Int32GetDatum(config->relay_id);
 	values[1] = CStringGetTextDatum(idem_parked_states[state]);
 	values[2] = Int32GetDatum(tries->attempts);
@@ -629,6 +630,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	note->due = next_attempt(config, &tries, failure);
 	note->lone = tries.crashes > 0 || is_lone(failure);
 	note->asked = failure->kind == IDEM_BLAME_ASKED;
+	note->lane = failure->lane;
 	values[0] = Int64GetDatum(parked_id);
 	values[1] = Int32GetDatum(tries.crashes);
 	values[2] = BoolGetDatum(dead);

@@ -46,6 +46,7 @@ typedef struct IdemFailure
 {
 	IdemBlameKind kind;			/* what was said, where a relay has to judge
 								 * whether it counts */
+	int			lane;			/* of the event's destination (blame.h) */
 	bool		counts;			/* the failure counts as an attempt */
 	int			retry_after_ms; /* try again no sooner than after this time;
 								 * 0: as the backoff says */

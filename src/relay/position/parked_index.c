@@ -731,7 +731,7 @@ idem_parked_index_take(IdemParkedIndex *index, IdemParkedTaking *taking, int *n)
 }
 
 bool
-idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid)
+idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_lane)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	ParkedEntry *best = NULL;
@@ -747,7 +747,7 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid)
 		if ((key->place != PLACE_READY && key->place != PLACE_DUE) || (avoid != NULL && key->hash == *avoid))
 			continue;
 		first = dlist_head_element(ParkedEntry, node, &key->queue);
-		if ((!first->note.asked || is_sendable(first, now)) &&
+		if ((!first->note.asked || is_sendable(first, now)) && (avoid_lane == 0 || first->note.lane != avoid_lane) &&
 			(best == NULL || first->note.failed_at < best->note.failed_at))
 			best = first;
 	}

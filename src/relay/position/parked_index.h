@@ -61,6 +61,8 @@ typedef struct IdemParkedNote
 	bool		lone;			/* an attempt took the program or the server
 								 * down: try the event alone */
 	bool		asked;			/* the target asked to wait until "due" */
+	int			lane;			/* of its destination (blame.h); 0: none, or
+								 * not known since the index was loaded */
 } IdemParkedNote;
 
 typedef struct IdemParkedIndex
@@ -176,9 +178,10 @@ extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
 
 /*
  * Let an event be due before its time, and be taken next: the first one of a key other than
- * "avoid" (NULL: of any), the one that was refused longest ago.  False if there is none.
+ * "avoid" (NULL: of any), and of another lane than "avoid_lane" (0: of any), the one that was
+ * refused longest ago.  False if there is none.
  */
-extern bool idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid);
+extern bool idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_lane);
 
 /*
  * The outbox has been read on: ask "may" again about the events that it had not

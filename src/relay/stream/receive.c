@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 
 #include "relay/stream/state.h"
@@ -124,6 +125,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 {
 	IdemBatch  *batch = idem_batch_find(stream, r->batch);
 	int			failure = -1;
+	int			lane = 0;
 
 	if (batch == NULL || r->first > r->last || r->last >= batch->n)
 		return protocol_error("a result for events that are not in flight");
@@ -133,6 +135,11 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		return idem_stream_verdict(IDEM_STREAM_FENCED, clean_message(r->message));
 	if (r->outcome != IDEM_PROTO_ACKED)
 		failure = add_failure(batch, r);
+	if (r->destination.len > 0)
+		lane = idem_blame_lane(&stream->relay.blame, stream->relay.cxt,
+							   hash_bytes_extended((const unsigned char *) r->destination.data, r->destination.len, 0));
+	if (failure >= 0)
+		batch->failures[failure].lane = lane;
 	if (failure >= 0 && r->outcome != IDEM_PROTO_SKIPPED)
 	{
 		const char *message = batch->failures[failure].message;
@@ -146,6 +153,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		if (flight->outcome != 0)
 			return protocol_error("a second result for an event");
 		flight->outcome = r->outcome;
+		flight->lane = lane;
 		flight->failure = failure;
 		batch->unanswered--;
 		if (failure >= 0)
@@ -224,7 +232,7 @@ on_ready(IdemStream *stream, const IdemProtoReady *ready)
 	idem_schedule_withdraw(&stream->relay.ticket);
 	stream->proven = true;
 	stream->slow_start = false;
-	if (!stream->fell_ready && !stream->relay.blame.lanes[0].open)
+	if (!stream->fell_ready && !stream->relay.blame.whole.open)
 		idem_engine_disprove(&stream->relay);
 	idem_report_got_on(stream->relay.entry);
 	idem_pipe_heard(&stream->pipe);

@@ -96,6 +96,7 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	flight->key = idem_parked_key(b->stream->relay.config, ev);
 	flight->parked_id = parked_id;
 	flight->outcome = 0;
+	flight->lane = 0;
 	flight->failure = -1;
 	batch->n++;
 	batch->unanswered++;
@@ -317,7 +318,7 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 static int
 window(const IdemStream *stream)
 {
-	return idem_blame_limit(&stream->relay.blame, 0, PG_INT32_MAX) - stream->nevents;
+	return idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nevents;
 }
 
 /* Send one batch of the outbox; true if there may be more at once. */
@@ -582,12 +583,18 @@ typedef enum Filled
 	FILLED_UNSEEN				/* events were read, and no batch was sent */
 } Filled;
 
-/* Probe by the parked event that was refused longest ago, if it may be, of another key than the last. */
+/*
+ * Probe by the parked event that was refused longest ago, if it may be, of another lane and
+ * of another key than the last: a missing topic may have refused most of them.
+ */
 static bool
 probe_parked(IdemStream *stream)
 {
-	if (!idem_parked_index_hurry(stream->parked, &stream->relay.blame.lanes[0].refused.key) &&
-		!idem_parked_index_hurry(stream->parked, NULL))
+	const IdemBlame *blame = &stream->relay.blame;
+
+	if (!(blame->refused_lane > 0 && idem_parked_index_hurry(stream->parked, NULL, blame->refused_lane)) &&
+		!idem_parked_index_hurry(stream->parked, &blame->whole.refused.key, 0) &&
+		!idem_parked_index_hurry(stream->parked, NULL, 0))
 		return false;
 	stream->log_turn = send_repeats(stream);
 	return stream->log_turn;
@@ -602,7 +609,7 @@ static Filled
 probe(IdemStream *stream, IdemClock turn_ends)
 {
 	bool		is_time = idem_clock() >= stream->relay.probe_at;
-	bool		log = log_is_open(stream) && (is_time || idem_blame_spares(&stream->relay.blame, 0));
+	bool		log = log_is_open(stream) && (is_time || idem_blame_spares(&stream->relay.blame));
 	bool		more = false;
 
 	if (is_time && may_repeat(stream) && !(log && stream->log_turn) && probe_parked(stream))

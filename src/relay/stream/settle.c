@@ -114,7 +114,7 @@ count_keys(IdemStream *stream)
 static void
 judge_ack(IdemStream *stream, const IdemSentEvent *flight)
 {
-	IdemBlameVerdict verdict = {.kind = IDEM_BLAME_ACCEPTED, .key = flight->key};
+	IdemBlameVerdict verdict = {.kind = IDEM_BLAME_ACCEPTED, .lane = flight->lane, .key = flight->key};
 
 	(void) idem_blame_judge(&stream->relay.blame, &verdict);
 }
@@ -134,7 +134,7 @@ static IdemFailure
 judge_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight, int keys)
 {
 	IdemFailure failure = batch->failures[flight->failure];
-	IdemBlameVerdict verdict = {.kind = failure.kind, .key = flight->key, .keys = keys,
+	IdemBlameVerdict verdict = {.kind = failure.kind, .lane = flight->lane, .key = flight->key, .keys = keys,
 		.names_time = failure.kind == IDEM_BLAME_RETRY && failure.retry_after_ms > 0,
 	.first = flight->parked_id == 0 || !idem_parked_was_refused(stream->parked, flight->seq)};
 

@@ -117,6 +117,7 @@ typedef struct IdemSentEvent
 	int64		parked_id;		/* row of the parked event; 0: the event comes
 								 * from the outbox */
 	uint8		outcome;		/* IdemProtoOutcome; 0: no answer yet */
+	uint8		lane;			/* of its destination, by its answer */
 	int			failure;		/* index into the batch's failures; -1: none */
 } IdemSentEvent;
 

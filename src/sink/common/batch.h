@@ -101,6 +101,9 @@ typedef struct IdemKeys
 	uint64_t	settled;		/* the blocks up to this batch have ended */
 } IdemKeys;
 
+/* Bytes of a destination's name that a result has. */
+#define IDEM_SINK_DESTINATION	512
+
 /* The batches of a program.  It sets the first four before it sends READY. */
 typedef struct IdemIntake
 {
@@ -113,6 +116,14 @@ typedef struct IdemIntake
 	uint64_t	settled;		/* the last SETTLE among the frames taken */
 	bool		bye;
 	IdemKeys	keys;			/* the blocked keys */
+
+	/*
+	 * Where does the event go?  For a program whose target has several
+	 * destinations, so that one that fails is not blamed on the others; NULL:
+	 * it has one.  The name is written to buf; empty if there is none.
+	 */
+	void		(*destination) (void *arg, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
+	void	   *destination_arg;
 } IdemIntake;
 
 /* job.c */

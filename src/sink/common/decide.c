@@ -52,10 +52,20 @@ idem_batch_count_decided(const IdemBatch *b)
 	return n;
 }
 
-/* One RESULT for each range of events with the same outcome. */
+/* The event's destination, if the program names them. */
+static void
+find_destination(const IdemIntake *in, const IdemBatchEvent *e, char *buf)
+{
+	buf[0] = '\0';
+	if (in->destination != NULL)
+		in->destination(in->destination_arg, e, buf);
+}
+
+/* One RESULT for each range of events with the same outcome and the same destination. */
 void
 idem_intake_answer(IdemIntake *in, IdemBatch *b)
 {
+	char		names[2][IDEM_SINK_DESTINATION + 1];
 	uint32_t	first = 0;
 
 	if (b->answered)
@@ -64,11 +74,18 @@ idem_intake_answer(IdemIntake *in, IdemBatch *b)
 	{
 		const IdemBatchEvent *e = &b->events[i];
 		const IdemBatchEvent *next = i + 1 < b->count ? e + 1 : NULL;
+		char	   *name = names[i % 2];
+		char	   *next_name = names[(i + 1) % 2];
 
-		if (e->message == NULL && next != NULL && next->message == NULL && next->outcome == e->outcome)
+		if (i == 0)
+			find_destination(in, e, name);
+		if (next != NULL)
+			find_destination(in, next, next_name);
+		if (e->message == NULL && next != NULL && next->message == NULL && next->outcome == e->outcome &&
+			strcmp(name, next_name) == 0)
 			continue;
-		idem_sink_result(in->sink, b->number, first, i, e->outcome ? e->outcome : IDEM_PROTO_ACKED,
-						 e->outcome ? e->sqlstate : NULL, e->message);
+		idem_sink_result_of(in->sink, b->number, first, i, e->outcome ? e->outcome : IDEM_PROTO_ACKED,
+							e->outcome ? e->sqlstate : NULL, 0, e->message, name);
 		first = i + 1;
 	}
 	b->answered = true;

@@ -131,6 +131,12 @@ extern void idem_sink_result_later(IdemSink *s, uint64_t batch, uint32_t first,
 								   const char *sqlstate, uint32_t retry_after,
 								   const char *message);
 
+/* The same of a destination, of which the target has several; NULL: it has one. */
+extern void idem_sink_result_of(IdemSink *s, uint64_t batch, uint32_t first,
+								uint32_t last, IdemProtoOutcome outcome,
+								const char *sqlstate, uint32_t retry_after,
+								const char *message, const char *destination);
+
 /*
  * Queue a VERDICT.  The caller has queued all results of the batch before.
  * sqlstate and message may be NULL.

@@ -128,12 +128,13 @@ idem_sink_log(IdemSink *s, IdemProtoLogLevel level, const char *fmt,...)
 }
 
 void
-idem_sink_result_later(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
-					   IdemProtoOutcome outcome, const char *sqlstate, uint32_t retry_after,
-					   const char *message)
+idem_sink_result_of(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
+					IdemProtoOutcome outcome, const char *sqlstate, uint32_t retry_after,
+					const char *message, const char *destination)
 {
 	IdemProtoFrame frame = {.type = IDEM_PROTO_RESULT};
 	char		buf[IDEM_PROTO_MAX_MESSAGE + 1];
+	char		where[IDEM_PROTO_MAX_MESSAGE + 1];
 
 	frame.u.result.batch = batch;
 	frame.u.result.first = first;
@@ -141,8 +142,17 @@ idem_sink_result_later(IdemSink *s, uint64_t batch, uint32_t first, uint32_t las
 	frame.u.result.outcome = outcome;
 	put_sqlstate(frame.u.result.sqlstate, sqlstate);
 	frame.u.result.retry_after = retry_after;
+	frame.u.result.destination = clean(where, destination);
 	frame.u.result.message = clean(buf, message);
 	idem_sink_send(s, &frame);
+}
+
+void
+idem_sink_result_later(IdemSink *s, uint64_t batch, uint32_t first, uint32_t last,
+					   IdemProtoOutcome outcome, const char *sqlstate, uint32_t retry_after,
+					   const char *message)
+{
+	idem_sink_result_of(s, batch, first, last, outcome, sqlstate, retry_after, message, NULL);
 }
 
 void

@@ -13,6 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,4 +99,16 @@ idem_template_fill(const IdemTemplate *how, const char *template, const IdemSink
 	}
 	free(value.data);
 	return end;
+}
+
+void
+idem_template_name(const IdemTemplate *how, const char *template, const IdemSinkEvent *e, char *buf, size_t cap)
+{
+	IdemText	t = {NULL, 0, 0};
+	IdemProtoStr at;
+
+	buf[0] = '\0';
+	if (idem_template_fill(how, template, e, &t, &at) == IDEM_TEMPLATE_FILLED)
+		snprintf(buf, cap, "%.*s", (int) t.len, t.data);
+	free(t.data);
 }

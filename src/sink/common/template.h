@@ -44,4 +44,7 @@ typedef enum IdemTemplateEnd
 extern IdemTemplateEnd idem_template_fill(const IdemTemplate *how, const char *template,
 										  const IdemSinkEvent *e, IdemText *t, IdemProtoStr *at);
 
+/* Fill the template into buf, cut to cap bytes with the terminator; empty if it cannot be. */
+extern void idem_template_name(const IdemTemplate *how, const char *template, const IdemSinkEvent *e, char *buf, size_t cap);
+
 #endif							/* IDEM_SINK_TEMPLATE_H */

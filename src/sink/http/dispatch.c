@@ -42,6 +42,8 @@ add_event(HSink *p, HSinkRequest *r, HSinkEvent *e)
 	if (!refused && (r->count == 0 || (!e->alone && r->weight <= p->service->most_weight)))
 	{
 		r->events[r->count++] = e;
+		if (strchr(p->config.url, '{') != NULL && e->destination == NULL)
+			e->destination = idem_sink_strdup(r->url.data, strcspn(r->url.data, "?"));
 		return true;
 	}
 	r->body.len = len;

@@ -186,12 +186,13 @@ send_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlst
 			uint32_t retry_after, const char *message)
 {
 	IDEM_SINK_FAULT_POINT(&p->sink, "http-answering");
-	idem_sink_result_later(&p->sink, e->batch->number, e->index, e->index, outcome, sqlstate,
-						   retry_after, message);
+	idem_sink_result_of(&p->sink, e->batch->number, e->index, e->index, outcome, sqlstate,
+						retry_after, message, e->destination);
 	if (outcome != IDEM_PROTO_ACKED && e->key != NULL)
 		block(p, e->key, e->batch->number);
 	idem_sink_grant(&p->sink, 1, e->credit, false);
 	close_event(p, e->batch, outcome == IDEM_PROTO_ACKED);
+	free(e->destination);
 	free(e);
 }
 

@@ -90,6 +90,8 @@ typedef struct HSinkEvent
 	char	   *data;			/* headers and payload */
 	size_t		data_len;		/* bytes that have come */
 	size_t		credit;			/* bytes of credit that the event uses */
+	char	   *destination;	/* its URL without a query, if URLs differ;
+								 * owned */
 } HSinkEvent;
 
 /* Events in their order. */

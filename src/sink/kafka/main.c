@@ -61,6 +61,8 @@ greet(KSink *p)
 	IDEM_SINK_FAULT_POINT(&p->sink, "kafka-hello");
 	if (!ksink_configure(p, &hello))
 		stop(p);
+	p->in.destination = p->config.topic_is_fixed ? NULL : ksink_destination;
+	p->in.destination_arg = p;
 	if (idem_sink_looks(&p->sink))
 	{
 		idem_sink_found(&p->sink, true, NULL);

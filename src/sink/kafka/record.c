@@ -71,6 +71,13 @@ ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic)
 	return problem;
 }
 
+void
+ksink_destination(void *p, const KSinkEvent *e, char buf[IDEM_SINK_DESTINATION + 1])
+{
+	if (ksink_topic_of(p, e, buf) != NULL)
+		buf[0] = '\0';
+}
+
 /* Add a header of ours. */
 static void
 add_header(KSinkRecord *r, const char *name, const void *value, size_t len)

@@ -429,6 +429,9 @@ typedef struct KSinkRecord
 /* Name the topic of the event.  Returns NULL, or what is wrong. */
 extern const char *ksink_topic_of(const KSink *p, const KSinkEvent *e, char *topic);
 
+/* The event's topic as its destination; p is a KSink. */
+extern void ksink_destination(void *p, const KSinkEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
+
 /* Make the record of an event, all but its topic. */
 extern void ksink_make_record(const KSink *p, const KSinkEvent *e, KSinkRecord *r);
 

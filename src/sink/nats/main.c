@@ -162,6 +162,8 @@ greet(NSink *p)
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-hello");
 	if (!check_version(p) || !nsink_configure(p, &hello))
 		stop(p);
+	p->in.destination = strchr(p->config.subject, '{') == NULL ? NULL : nsink_destination;
+	p->in.destination_arg = p;
 	if (idem_sink_looks(&p->sink))
 		look(p);
 	if (!nsink_run(p, start_job, p, NSINK_START_TIME + 5000))

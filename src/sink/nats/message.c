@@ -282,6 +282,16 @@ nsink_prepare_batch(NSink *p, IdemBatch *b)
 }
 
 void
+nsink_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1])
+{
+	const NSinkConfig *c = &((NSink *) p)->config;
+	const IdemTemplate how = {.relay = c->relay};
+	IdemSinkEvent view = idem_batch_view(e);
+
+	idem_template_name(&how, c->subject, &view, buf, IDEM_SINK_DESTINATION + 1);
+}
+
+void
 nsink_free_messages(IdemBatch *b)
 {
 	for (uint32_t i = 0; i < b->count; i++)

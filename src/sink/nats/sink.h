@@ -172,6 +172,9 @@ extern NSinkFate nsink_look(NSink *p, IdemProtoPosition position);
  */
 extern void nsink_prepare_batch(NSink *p, IdemBatch *b);
 
+/* The event's subject as its destination; p is an NSink. */
+extern void nsink_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
+
 /* Free the messages of a batch. */
 extern void nsink_free_messages(IdemBatch *b);
 

@@ -292,6 +292,7 @@ decode_result(Reader *r, IdemProtoResult *f)
 	f->outcome = (IdemProtoOutcome) get_enum(r, IDEM_PROTO_ACKED, IDEM_PROTO_IMPOSSIBLE);
 	get_sqlstate(r, f->sqlstate);
 	f->retry_after = get32(r);
+	f->destination = get_str16(r);
 	f->message = get_str16(r);
 	check(r, f->first <= f->last && f->outcome != IDEM_PROTO_HALTED);
 }

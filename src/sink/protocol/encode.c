@@ -359,10 +359,10 @@ idem_proto_encode_result(uint8_t *buf, size_t cap, const IdemProtoResult *f)
 	uint8_t    *p;
 
 	if (f->last < f->first || !idem_proto_is_result(f->outcome) || !sqlstate_ok(f->sqlstate) ||
-		!str_fits(f->message, UINT16_MAX))
+		!str_fits(f->destination, UINT16_MAX) || !str_fits(f->message, UINT16_MAX))
 		return 0;
-	p = start(buf, cap, IDEM_PROTO_RESULT, 8 + 4 + 4 + 1 + 5 + 4 + 2 +
-			  (size_t) f->message.len, &size);
+	p = start(buf, cap, IDEM_PROTO_RESULT, 8 + 4 + 4 + 1 + 5 + 4 + 2 + 2 +
+			  (size_t) f->destination.len + (size_t) f->message.len, &size);
 	if (p == NULL)
 		return size;
 	p = put64(p, f->batch);
@@ -371,6 +371,7 @@ idem_proto_encode_result(uint8_t *buf, size_t cap, const IdemProtoResult *f)
 	p = put8(p, (uint8_t) f->outcome);
 	p = put_bytes(p, f->sqlstate, 5);
 	p = put32(p, f->retry_after);
+	p = put_str16(p, f->destination);
 	put_str16(p, f->message);
 	return size;
 }

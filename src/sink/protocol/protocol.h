@@ -306,7 +306,8 @@ typedef struct IdemProtoFailed
 
 /*
  * RESULT: u64 batch | u32 first | u32 last | u8 outcome | sqlstate[5] | u32
- * retry_after | str16 message.  sqlstate is "00000" if there is no SQLSTATE.
+ * retry_after | str16 destination | str16 message.  sqlstate is "00000" if
+ * there is no SQLSTATE.
  */
 typedef struct IdemProtoResult
 {
@@ -317,6 +318,8 @@ typedef struct IdemProtoResult
 	char		sqlstate[6];	/* terminated */
 	uint32_t	retry_after;	/* least ms until the next try; 0: the relay
 								 * decides */
+	IdemProtoStr destination;	/* which of the target's the events went to,
+								 * or were to; empty: it has one */
 	IdemProtoStr message;
 } IdemProtoResult;
 

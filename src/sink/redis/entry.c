@@ -124,6 +124,16 @@ choose_stream(RSink *p, IdemBatchEvent *e, RSinkStream *last)
 }
 
 void
+rsink_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1])
+{
+	const RSinkConfig *c = &((RSink *) p)->config;
+	const IdemTemplate how = {.relay = c->tag, .add = add_value, .arg = p};
+	IdemSinkEvent view = idem_batch_view(e);
+
+	idem_template_name(&how, c->stream, &view, buf, IDEM_SINK_DESTINATION + 1);
+}
+
+void
 rsink_prepare(RSink *p, IdemBatch *b)
 {
 	RSinkStream *last = NULL;

@@ -77,6 +77,8 @@ greet(RSink *p)
 	p->in.key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
 	if (!rsink_configure(p, &hello))
 		stop(p);
+	p->in.destination = p->config.stream_is_fixed ? NULL : rsink_destination;
+	p->in.destination_arg = p;
 	if (idem_sink_looks(&p->sink))
 		look(p);
 	if (!rsink_take_over(p, false))

@@ -185,6 +185,9 @@ extern bool rsink_is_at(const RSinkPosition *position, const char *incarnation, 
  */
 extern void rsink_prepare(RSink *p, IdemBatch *b);
 
+/* The event's stream as its destination; p is an RSink. */
+extern void rsink_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
+
 /* Forget the streams of the batch. */
 extern void rsink_forget_streams(RSink *p);
 
