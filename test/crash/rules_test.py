@@ -2,9 +2,11 @@
 """Tests each rule of the checker with histories made by hand: the good history passes, and
 each bad history is flagged by the rules that it breaks, and by no other rule.
 """
+import functools
 import pathlib
 import signal
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
@@ -14,9 +16,13 @@ import attempt_rules_test  # noqa: E402
 from handmade import judged  # noqa: E402
 from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
 from server import deaths  # noqa: E402
+from store_parts import Parts  # noqa: E402
 from store_rules import NEVER, STORE_RULES, Passing, StoreHistory, expected  # noqa: E402
 
 E1, E2, E3, GONE, SHORT = "event-1", "event-2", "event-3", "event-gone", "event-short"
+# Events of one transaction, of which each part of a history has some.
+MANY = [f"event-many-{i}" for i in range(40)]
+PARTS = 4
 
 
 def arrival(e):
@@ -106,7 +112,8 @@ BAD = {
 
 
 def good_store():
-    """An event is made, forgotten and made again, the last time by an unknown COMMIT; another one is kept open."""
+    """An event is made, forgotten and made again, the last time by an unknown COMMIT; another one is kept open.  Many are made
+    by one transaction."""
     h = StoreHistory()
     h.changes = [(E1, "c.1", False), (E1, "f.1", True), (E1, "c.4", False), (E2, "c.2", False)]
     h.meant = {"c.1": {(E1, False)}, "f.1": {(E1, True)}, "c.4": {(E1, False)}, "c.2": {(E2, False)}, "c.9": {(E3, False)}}
@@ -116,6 +123,9 @@ def good_store():
     h.lazy = {"c.2", "c.9"}
     h.claims = [Claim(1.5, "c.1", E1, "claimed"), Claim(2.6, "c.3", E1, "duplicate"), Claim(4.5, "c.4", E1, "claimed"),
                 Claim(5.1, "c.5", E1, "duplicate"), Claim(1.6, "c.9", E3, "claimed"), Claim(6.1, "c.5", E3, "claimed")]
+    # These began while an order to forget, or a completion, had been sent and was not yet answered.
+    h.begun.update({"c.6": 3.05, "c.7": 2.05})
+    h.claims += [Claim(3.07, "c.6", E1, "duplicate"), Claim(2.07, "c.7", E2, "claimed")]
     # An event that expires: an hour may have passed between its effects.
     h.brief = {SHORT}
     h.passing = [Passing(2.5, 2.6, 1800), Passing(3.5, 3.6, 1800), Passing(4.5, NEVER, 100)]
@@ -126,6 +136,11 @@ def good_store():
     h.answered.update({"b.1": 2.1, "b.2": 5.1})
     h.claims += [Claim(1.5, "b.1", SHORT, "claimed"), Claim(3.2, "b.3", SHORT, "duplicate"),
                  Claim(4.0, "b.2", SHORT, "claimed"), Claim(5.2, "b.4", SHORT, "duplicate")]
+    h.changes += [(event, "m.1", False) for event in MANY]
+    h.meant["m.1"] = {(event, False) for event in MANY}
+    h.begun.update({"m.1": 1.0, "m.2": 2.5})
+    h.committing["m.1"], h.answered["m.1"] = 2.0, 2.1
+    h.claims += [Claim(1.5, "m.1", event, "claimed") for event in MANY] + [Claim(2.6, "m.2", event, "duplicate") for event in MANY]
     return h
 
 
@@ -151,6 +166,12 @@ BAD_STORE = {
     "claimed before all of the time had passed": ({"claimed_again"}, lambda h: h.claims.append(Claim(3.4, "b.3", SHORT, "claimed"))),
     "an event that does not expire is made twice": ({"one_by_one", "claimed_again"}, lambda h: h.brief.clear()),
     "duplicate of what was forgotten": ({"never_completed"}, lambda h: h.claims.append(Claim(4.9, "c.4", E1, "duplicate"))),
+    "a completion of many has lost one": ({"durable", "never_completed"}, lambda h: h.changes.remove((MANY[-1], "m.1", False))),
+    "a completion of many is gone": ({"durable", "never_completed"}, lambda h: lose(h, "m.1")),
+    "one of many is made twice by them": ({"one_by_one"}, lambda h: h.changes.append((MANY[-1], "m.1", False))),
+    "one of many is claimed again": ({"claimed_again"}, lambda h: h.claims.append(Claim(2.7, "m.2", MANY[0], "claimed"))),
+    "many are duplicates, and were completed later": ({"never_completed"}, lambda h: (
+        h.committing.update({"m.1": 2.65}), h.answered.update({"m.1": 2.7}))),
 }
 
 
@@ -168,11 +189,75 @@ DEATHS = {
 }
 
 
+def log_of(h):
+    """Lines of logs that tell the history.  What had an unknown end was prepared."""
+    for txn, at in h.begun.items():
+        yield {"at": at, "op": "begin", "txn": txn}
+    for txn in h.lazy:
+        yield {"at": 0, "op": "lazy", "txn": txn}
+    for c in h.claims:
+        yield {"at": c.at, "op": "answers", "txn": c.txn, "of": [[c.event, c.verdict]]}
+    for txn, meant in h.meant.items():
+        for op in ("effects", "forgets"):
+            yield {"at": 0, "op": op, "txn": txn, "of": [event for event, forgets in meant if forgets == (op == "forgets")]}
+    for txn, at in h.committing.items():
+        if txn in h.answered:
+            yield {"at": at, "op": "commit", "txn": txn}
+            yield {"at": h.answered[txn], "op": "ok", "txn": txn}
+        else:
+            yield {"at": at - 0.2, "op": "commit", "txn": txn}
+            yield {"at": at - 0.1, "op": "ok", "txn": txn}
+            yield {"at": at, "op": "decide", "txn": txn, "what": "COMMIT"}
+    for i, p in enumerate(h.passing):
+        yield {"at": p.begin, "op": "passes", "txn": f"t.{i}", "seconds": p.seconds}
+        if p.end != NEVER:
+            yield {"at": p.end, "op": "passed", "txn": f"t.{i}"}
+
+
+def parts_of(h, directory):
+    parts = Parts(directory, PARTS, h.brief.__contains__)
+    parts.add_made(MANY)
+    parts.add_rows(h.changes)
+    parts.add_log(log_of(h))
+    parts.close()
+    return parts
+
+
+def in_parts(rule):
+    """The rule for a history that is judged in parts."""
+    @functools.wraps(rule)
+    def judge(h):
+        with tempfile.TemporaryDirectory() as directory:
+            for part in parts_of(h, directory).histories():
+                yield from rule(part)
+    return judge
+
+
+def parts_results():
+    """All of a history is in its parts, and nothing else.  Each history against a rule is found in parts, too."""
+    h = good_store()
+    with tempfile.TemporaryDirectory() as directory:
+        every = list(parts_of(h, directory).histories())
+        rows = list(parts_of(h, directory).histories(claims=False))
+    yield "each part has some of a transaction's events", all(part.made for part in every), [len(part.made) for part in every]
+    for what, key in (("rows", lambda one: one.changes), ("claims", lambda one: map(str, one.claims)), ("events that expire", lambda one: one.brief),
+                      ("meanings", lambda one: [(txn, *pair) for txn, meant in one.meant.items() for pair in meant])):
+        found = sorted(x for part in every for x in key(part))
+        yield f"the parts have the {what} of the whole", found == sorted(key(h)), found
+    for part in every:
+        shared = [(p.begun, p.committing, p.answered, p.lazy, p.passing) for p in (part, h)]
+        yield "a part has all times of the whole", shared[0] == shared[1], [shared[0]]
+    yield "parts without claims have the rows", [part.changes for part in rows] == [part.changes for part in every] and \
+        not any(part.claims for part in rows), [len(part.claims) for part in rows]
+    yield from judged("the store in parts", good_store, BAD_STORE, [in_parts(rule) for rule in STORE_RULES])
+
+
 def store_results():
     """As judged() has them."""
     yield from judged("the store", good_store, BAD_STORE, STORE_RULES)
+    yield from parts_results()
     found = expected(good_store(), 6.0)
-    yield "what the store has to remember", found == {e: {"duplicate"} for e in (E1, E2, SHORT)}, found
+    yield "what the store has to remember", found == {e: {"duplicate"} for e in (E1, E2, SHORT, *MANY)}, found
     found = expected(good_store(), 3505.0)
     yield "what the store may have forgotten", found[SHORT] == {"claimed", "duplicate"} and found[E1] == {"duplicate"}, found
 

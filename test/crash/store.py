@@ -7,12 +7,15 @@ One server with the smallest segments.  Consumers claim new events and old ones 
 there is; other clients forget events, and import events.  The events of some consumers expire:
 another client sets the store's time forward.  Consumers' backends, the packer, auxiliary processes
 and the postmaster are killed with SIGKILL, and the server is restarted in immediate mode.  The
-clients log outside of the server what was answered; store_rules.py judges.  The last lines are
-"ok NAME" or "NOT OK NAME".
+clients log outside of the server what was answered; store_rules.py judges, in parts that fit into memory.  The last lines
+are "ok NAME" or "NOT OK NAME".
 """
 import collections
+import gc
+import itertools
 import pathlib
 import random
+import resource
 import signal
 import sys
 import time
@@ -30,9 +33,9 @@ from actions import Skip, process  # noqa: E402
 from clients import Client, Coordinator  # noqa: E402
 from consumers import Broker, Consumer  # noqa: E402
 from history import Tally, bound  # noqa: E402
-from rules import Claim  # noqa: E402
 from server import Finding, Server, wait_until  # noqa: E402
-from store_rules import LEAST, STORE_RULES, Passing, StoreHistory, expected  # noqa: E402
+from store_parts import EVENTS, Parts  # noqa: E402
+from store_rules import LEAST, STORE_RULES, expected  # noqa: E402
 from topology import PREPARED  # noqa: E402
 
 CONSUMERS = 4
@@ -73,6 +76,8 @@ WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^store_
 
 # Events that come again and again, and are forgotten as often.
 HOT = 300
+# Ids that nobody claims before the judgement.
+STRANGERS = [f"never{i}" for i in range(2000)]
 
 
 class Source(Broker):
@@ -87,13 +92,18 @@ class Source(Broker):
     def make(self):
         """A new event.  The caller holds the lock."""
         self.made += 1
-        event = f"{self.prefix}{self.made}"
-        self.known.add(event)
-        return event
+        return f"{self.prefix}{self.made}"
 
     def make_many(self, n):
         with self.lock:
             return [self.make() for _ in range(n)]
+
+    def every(self):
+        """All events that were made."""
+        return (f"{self.prefix}{i}" for i in range(1, self.made + 1))
+
+    def has_made(self, event):
+        return event.startswith(self.prefix)
 
     def old(self, rng):
         """An event that was made, half of the time one of the first."""
@@ -267,6 +277,7 @@ class StoreRound:
         self.brief = Source(seed, "brief", "b")
         self.sources = [self.source, self.brief]
         self.figures = {}
+        self.found = collections.Counter()
 
     def rng(self, name):
         return random.Random(f"{self.seed}/{name}")
@@ -351,57 +362,43 @@ class StoreRound:
             all(source.idle() for source in self.sources) and self.coordinator.idle()), 300)
         self.stop([*self.claimants, self.coordinator])
 
-    def history(self):
-        h = StoreHistory(changes=self.server.rows("SELECT event_id, txn, forgets FROM app.effect ORDER BY pos"),
-                         brief=self.brief.known)
-        prepared = set()
-        passing = {}
-        for e in ledger.read(self.directory):
-            op, txn = e["op"], e.get("txn")
-            if op == "answers":
-                h.claims.extend(Claim(e["at"], txn, event, verdict) for event, verdict in e["of"])
-            elif op in ("effects", "forgets"):
-                h.meant[txn] = {(event, op == "forgets") for event in e["of"]}
-            elif op == "passes":
-                passing[txn] = Passing(e["at"], float("inf"), e["seconds"])
-            elif op == "passed":
-                passing[txn].end = e["at"]
-            elif op == "begin":
-                h.begun[txn] = e["at"]
-            elif op == "lazy":
-                h.lazy.add(txn)
-            elif op == "commit":
-                h.committing.setdefault(txn, e["at"])
-            elif op == "ok":
-                h.answered[txn] = e["at"]
-            elif op == "decide":
-                prepared.add(txn)
-                h.committing[txn] = e["at"] if e["what"] == "COMMIT" else float("inf")
-        h.passing = list(passing.values())
-        # For a prepared transaction "ok" is the answer to PREPARE.
-        for txn in prepared:
-            h.answered.pop(txn, None)
-        other = {c.verdict for c in h.claims} - {"claimed", "duplicate", "busy"}
+    def parts(self):
+        parts = Parts(self.work / "parts", sum(source.made for source in self.sources) // EVENTS + 1, self.brief.has_made)
+        for source in self.sources:
+            parts.add_made(source.every())
+        with closing(self.server.connect(autocommit=False)) as connection, connection.cursor("rows") as cursor:
+            cursor.execute("SELECT event_id, txn, forgets FROM app.effect ORDER BY pos")
+            parts.add_rows(cursor)
+        parts.add_log(ledger.read(self.directory))
+        parts.close()
+        other = parts.verdicts.keys() - {"claimed", "duplicate", "busy"}
         if other:
             raise Finding(f"claims were answered {other}")
-        return h
+        return parts
 
-    def claim_all(self, source):
-        """Every event of a source, and some that nobody has claimed, with the verdict of its next claim."""
-        ids = sorted(source.known) + [f"never{i}" for i in range(2000)]
+    def claim_all(self, source, events):
+        """Events with the verdict of their next claim."""
+        events = iter(events)
         with closing(self.server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
-            for i in range(0, len(ids), 5000):
-                cursor.execute("SELECT event_id, result::text FROM idempotency.claim_events(%s, %s)", (ids[i:i + 5000], source.consumer))
+            while some := list(itertools.islice(events, 5000)):
+                cursor.execute("SELECT event_id, result::text FROM idempotency.claim_events(%s, %s)", (some, source.consumer))
                 yield from cursor.fetchall()
                 connection.rollback()
 
     def remembered(self, h, when):
-        """Ids whose next claim is not answered as the rows tell; ids that nobody has claimed are among them."""
+        """Events whose next claim is not answered as the rows tell."""
+        verdicts = [answer for source in self.sources for answer in self.claim_all(source, filter(source.has_made, h.made))]
         told = expected(h, time.monotonic())
+        for event, verdict in verdicts:
+            if verdict not in told.get(event, {"claimed"}):
+                yield "remembered", event, f"{when} its claim is answered {verdict}, not {told.get(event, 'claimed')}"
+
+    def strangers(self, when):
+        """Ids that nobody has claimed, and are remembered."""
         for source in self.sources:
-            for event, verdict in self.claim_all(source):
-                if verdict not in told.get(event, {"claimed"}):
-                    yield "remembered", event, f"{when} its claim is answered {verdict}, not {told.get(event, 'claimed')}"
+            for event, verdict in self.claim_all(source, STRANGERS):
+                if verdict != "claimed":
+                    yield "remembered", event, f"{when} its first claim is answered {verdict}"
 
     def expired(self):
         """Ids that expire, and are remembered when all slices are over."""
@@ -410,7 +407,7 @@ class StoreRound:
                 cursor.execute("SELECT setval('idempotency_data.store_clock', last_value + (%s::bigint << 32))"
                                " FROM idempotency_data.store_clock", (2 * LEAST,))
                 self.pack()
-        for event, verdict in self.claim_all(self.brief):
+        for event, verdict in self.claim_all(self.brief, self.brief.every()):
             if verdict != "claimed":
                 yield "expired", event, f"its claim is answered {verdict} when its retention is over"
 
@@ -423,26 +420,39 @@ class StoreRound:
             return not left
         wait_until(lambda: f"the claims are packed: {left}", packed, 60, 0.1)
 
+    def note(self, name, violations):
+        """Count the violations of a rule, and show the first ones."""
+        self.found[name] += 0
+        for rule, what, text in violations:
+            self.found[name] += 1
+            if self.found[name] <= 5:
+                print(f"   {rule}: {what}: {text}", flush=True)
+
     def judge(self):
-        h = self.history()
-        found = {rule.__name__: list(rule(h)) for rule in STORE_RULES}
-        found["remembered"] = list(self.remembered(h, "before packing"))
+        began, again = time.monotonic(), 0
+        gc.disable()    # histories have no cycles, and to look for cycles takes half of the time
+        parts = self.parts()
+        print(f"   {parts.count} parts to judge", flush=True)
+        for h in parts.histories():
+            for rule in STORE_RULES:
+                self.note(rule.__name__, rule(h))
+            self.note("remembered", self.remembered(h, "before packing"))
+            again += sum(n - 1 for n in collections.Counter(event for event, _, _ in h.changes if event in h.brief).values())
+        self.note("remembered", self.strangers("before packing"))
         self.pack()
-        found["remembered"] += self.remembered(h, "after packing")
-        found["expired"] = list(self.expired())
-        found["damage"] = [("damage", "amcheck", row[0]) for row in self.server.rows(DAMAGE) if row[0]]
-        for violations in found.values():
-            for rule, what, text in violations[:5]:
-                print(f"   {rule}: {what}: {text}")
+        for h in parts.histories(claims=False):
+            self.note("remembered", self.remembered(h, "after packing"))
+        self.note("remembered", self.strangers("after packing"))
+        self.note("expired", self.expired())
+        self.note("damage", (("damage", "amcheck", row[0]) for row in self.server.rows(DAMAGE) if row[0]))
         self.figures = {
-            "claims": len(h.claims), "verdicts": collections.Counter(c.verdict for c in h.claims),
-            "orders": sum(forgets for _, _, forgets in h.changes), "changes": len(h.changes),
-            "again": sum(n - 1 for n in collections.Counter(e for e, _, _ in h.changes if e in h.brief).values()),
-            "imported": sum(txn.startswith("importer.") for _, txn, _ in h.changes),
-            "passed": sum(p.seconds for p in h.passing),
+            "claims": parts.verdicts.total(), "verdicts": parts.verdicts, "orders": parts.orders, "changes": parts.rows, "again": again,
+            "imported": self.server.value("SELECT count(*) FROM app.effect WHERE txn LIKE 'importer.%'"),
+            "passed": sum(p.seconds for p in parts.shared.passing), "transactions": len(parts.shared.begun),
+            "judged": (time.monotonic() - began, parts.count),
             "runs": self.server.rows("""SELECT count(*), coalesce(max(level), -1), coalesce(sum(entries), 0)::bigint
                 FROM idempotency.stat_claim_segments WHERE kind = 'run'""")[0]}
-        return {name: len(violations) for name, violations in found.items()}
+        return self.found
 
     def run(self):
         self.start()
@@ -466,6 +476,7 @@ def report(tally, one, found):
                "verdicts: " + ", ".join(f"{n} {v}" for v, n in sorted(verdicts.items())))
     runs, level, entries = figures["runs"]
     tally.line(level >= 1, f"claims packed and merged: {entries} in {runs} runs, up to level {level}")
+    print("   judged in {:.0f} s, in {} parts, and {} transactions".format(*figures["judged"], figures["transactions"]))
 
 
 def main():
@@ -484,7 +495,8 @@ def main():
         for line in crashes[:5]:
             print(f"   {line}")
         tally.line(not crashes, f"server processes that failed by themselves: {len(crashes)}")
-    print(f"   {time.monotonic() - began:.0f} s, {sum(s.made for s in one.sources)} events, seed {seed}")
+    print(f"   {time.monotonic() - began:.0f} s, {sum(s.made for s in one.sources)} events, "
+          f"at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB, seed {seed}")
     if tally.failed:
         print(f"   SEED={seed} repeats the schedule; the directory {work} stays")
     print(f"{tally.passed} passed, {tally.failed} failed", flush=True)
