@@ -78,6 +78,8 @@ WHERE c.relnamespace = 'idempotency_data'::regnamespace AND c.relname ~ '^store_
 HOT = 300
 # Ids that nobody claims before the judgement.
 STRANGERS = [f"never{i}" for i in range(2000)]
+# When the judgement claims all events.
+BEFORE, AFTER = "before packing", "after packing"
 
 
 class Source(Broker):
@@ -428,21 +430,30 @@ class StoreRound:
             if self.found[name] <= 5:
                 print(f"   {rule}: {what}: {text}", flush=True)
 
+    def told(self, histories, count, when):
+        """The histories; now and then print how many are judged."""
+        said = time.monotonic()
+        for i, h in enumerate(histories):
+            yield h
+            if time.monotonic() - said > 15:
+                said = time.monotonic()
+                print(f"   {i + 1} of {count} parts judged {when}", flush=True)
+
     def judge(self):
         began, again = time.monotonic(), 0
         gc.disable()    # histories have no cycles, and to look for cycles takes half of the time
         parts = self.parts()
         print(f"   {parts.count} parts to judge", flush=True)
-        for h in parts.histories():
+        for h in self.told(parts.histories(), parts.count, BEFORE):
             for rule in STORE_RULES:
                 self.note(rule.__name__, rule(h))
-            self.note("remembered", self.remembered(h, "before packing"))
+            self.note("remembered", self.remembered(h, BEFORE))
             again += sum(n - 1 for n in collections.Counter(event for event, _, _ in h.changes if event in h.brief).values())
-        self.note("remembered", self.strangers("before packing"))
+        self.note("remembered", self.strangers(BEFORE))
         self.pack()
-        for h in parts.histories(claims=False):
-            self.note("remembered", self.remembered(h, "after packing"))
-        self.note("remembered", self.strangers("after packing"))
+        for h in self.told(parts.histories(claims=False), parts.count, AFTER):
+            self.note("remembered", self.remembered(h, AFTER))
+        self.note("remembered", self.strangers(AFTER))
         self.note("expired", self.expired())
         self.note("damage", (("damage", "amcheck", row[0]) for row in self.server.rows(DAMAGE) if row[0]))
         self.figures = {
