@@ -82,6 +82,13 @@ def sessions(topology):
     return found
 
 
+def shared(arrivals, known):
+    """The arrivals, of which equal ones at several relays are in memory once.  known: id -> its first arrival."""
+    for arrival in arrivals:
+        first = known.setdefault(arrival[0], arrival)
+        yield first if first == arrival else arrival
+
+
 def history(topology, directory, quiet=()):
     h = History(types=TYPES, repeats=REPEATING, window=WINDOW)
     xids, decided = producers(h, ledger.read(directory))
@@ -89,7 +96,8 @@ def history(topology, directory, quiet=()):
         h.business.setdefault(txn, []).append((events, amount))
     resolve(h, topology.a, xids, decided)
     consumers(h, ledger.read(directory))
-    h.arrivals = {relay: list(topology.arrivals(relay)) for relay in RELAYS}
+    known = {}
+    h.arrivals = {relay: list(shared(topology.arrivals(relay), known)) for relay in RELAYS}
     h.effects = topology.consumer_effects()
     h.sessions = sessions(topology)
     h.quiet = list(quiet)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 PATIENCE = 1.0
 
 
-@dataclass
+@dataclass(slots=True)
 class Event:
     id: str
     key: str
@@ -22,7 +22,7 @@ class Event:
     type: str
 
 
-@dataclass
+@dataclass(slots=True)
 class Claim:
     at: float
     txn: str
