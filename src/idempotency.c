@@ -195,6 +195,11 @@ on_transaction(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_COMMIT:
 			idem_wake_committed();
+			if (idem_wake_applies_prepared())
+			{
+				idem_flight_wake_all();
+				idem_wake_committed_prepared();
+			}
 			idem_flight_transaction_ended();
 			idem_durable_ended();
 			idem_state_forget(event);

@@ -8,7 +8,8 @@
  * shared atomics and sets latches, nothing else.  A transaction that changed
  * relays also announces the change before it commits (difference_end.c).  A session
  * that ran COMMIT PREPARED does not know whether that transaction enqueued or
- * changed relays, so it always wakes the workers.
+ * changed relays, so it always wakes the workers.  So does a worker that applies a
+ * subscription's prepared transactions: their ends pass no utility hook.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -20,7 +21,10 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/pg_subscription.h"
 #include "miscadmin.h"
+#include "replication/logicalworker.h"
+#include "replication/worker_internal.h"
 #include "utils/resowner.h"
 
 #include "relay/difference_end.h"
@@ -148,4 +152,11 @@ idem_wake_committed_prepared(void)
 	idem_wake_database(MyDatabaseId, config);
 	if (config)
 		idem_wake_launcher();
+}
+
+bool
+idem_wake_applies_prepared(void)
+{
+	return IsLogicalWorker() && MySubscription != NULL &&
+		MySubscription->twophasestate == LOGICALREP_TWOPHASE_STATE_ENABLED;
 }

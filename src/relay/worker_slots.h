@@ -354,4 +354,7 @@ extern void idem_wake_aborted(void);
  */
 extern void idem_wake_committed_prepared(void);
 
+/* May this transaction's end be that of a prepared one that a subscription applies? */
+extern bool idem_wake_applies_prepared(void);
+
 #endif							/* IDEM_RELAY_WORKER_SLOTS_H */

@@ -175,7 +175,7 @@ must_count(const World * w, const IdemBlameVerdict *v, int key)
 static bool
 must_be_open(const World * w, int lane, bool was_open, const IdemBlameVerdict *v)
 {
-	const Past *last = &w->past[w->n - 1];
+	const		Past *last = &w->past[w->n - 1];
 	uint64		keys[IDEM_BLAME_KEYS];
 	bool	   *in_row = palloc0(sizeof(bool) * (w->nlanes + 1));
 	int			nkeys = 0;
@@ -191,7 +191,7 @@ must_be_open(const World * w, int lane, bool was_open, const IdemBlameVerdict *v
 		return was_open;
 	for (int i = w->n - 1; i >= w->began; i--)
 	{
-		const Past *past = &w->past[i];
+		const		Past *past = &w->past[i];
 		bool		is_new = nkeys < IDEM_BLAME_KEYS;
 
 		if (lane > 0 && lane_of_key(w, past->key) != lane)

@@ -3,7 +3,8 @@
 
 # A transaction that is being prepared runs in two processes until PREPARE has
 # its standby.  A snapshot of that moment names it once, so its events are read
-# once when it commits.
+# once when it commits.  A subscription commits prepared transactions where no statement is
+# seen: the relay hears of it.
 
 use strict;
 use warnings FATAL => 'all';
@@ -12,7 +13,7 @@ use IdemOutbox;
 use IdemTest;
 use Test::More;
 
-my $node = IdemTest::cluster('main', allows_streaming => 1);
+my $node = IdemTest::cluster('main', allows_streaming => 'logical');
 my $asynchronous = 'SET synchronous_commit = local;';
 
 IdemOutbox::create_functions($node);
@@ -63,5 +64,44 @@ is( $node->safe_psql('postgres', q{
 		SELECT string_agg(r.aggregate_id, ',' ORDER BY r.seq)
 		FROM taken, t.read(snapshot, t.snapshot(), 0, 10) r WHERE at = 'preparing'}),
 	'a', 'its event is read once');
+
+# A subscription's two phases
+$node->safe_psql('postgres', 'CREATE DATABASE publisher');
+$node->safe_psql('publisher', q{
+CREATE TABLE orders (id int PRIMARY KEY);
+CREATE PUBLICATION p FOR TABLE orders;
+SELECT pg_create_logical_replication_slot('s', 'pgoutput', false, true)});
+my $publisher = $node->connstr('publisher');
+$publisher =~ s/'/''/g;
+$node->safe_psql('postgres', <<"END");
+CREATE TABLE orders (id int PRIMARY KEY);
+CREATE TABLE got (order_id text);
+CREATE FUNCTION handle(aggregate_id text) RETURNS void LANGUAGE sql AS 'INSERT INTO public.got VALUES (aggregate_id)';
+CREATE SERVER handler FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+SELECT idempotency.relay_create('r', 'handler', aggregate_types => '{order}');
+CREATE FUNCTION enqueue() RETURNS trigger LANGUAGE plpgsql AS \$\$
+BEGIN PERFORM idempotency.outbox_enqueue('order', new.id::text, 'Placed', '{}'); RETURN NULL; END \$\$;
+CREATE TRIGGER enqueues AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION enqueue();
+ALTER TABLE orders ENABLE ALWAYS TRIGGER enqueues;
+CREATE SUBSCRIPTION s CONNECTION '$publisher' PUBLICATION p
+	WITH (two_phase = true, create_slot = false, copy_data = false, slot_name = 's')
+END
+IdemTest::wait_for($node, q{SELECT subtwophasestate = 'e' FROM pg_subscription});
+IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') FROM idempotency.stat_relay});
+my @took;
+foreach my $i (1 .. 3)
+{
+	$node->safe_psql('publisher', "BEGIN; INSERT INTO orders VALUES ($i); PREPARE TRANSACTION 'p$i'");
+	$node->safe_psql('publisher', "COMMIT PREPARED 'p$i'");
+	IdemTest::wait_for($node, "SELECT count(*) = $i FROM orders");
+	my $began = time;
+	IdemTest::wait_for($node, "SELECT count(*) = $i FROM got");
+	push @took, time - $began;
+}
+
+# The look finds what came after the look before: a minute each time but the first.
+ok(scalar(grep { $_ < 30 } @took[ 1, 2 ]), 'the relay hears of it, and does not find it by its look each minute')
+  || diag("took @took");
+$node->safe_psql('postgres', 'DROP SUBSCRIPTION s');
 $node->stop;
 done_testing();

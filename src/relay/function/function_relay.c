@@ -637,7 +637,10 @@ next_time(IdemRelay *relay)
 		return at;
 	at = idem_parked_index_next(courier->parked);
 
-	/* The next probe is a parked event, unless all are dead or held back, or one of the outbox. */
+	/*
+	 * The next probe is a parked event, unless all are dead or held back, or
+	 * one of the outbox.
+	 */
 	if (idem_engine_is_held(relay) && (at != 0 || !is_idle(courier)))
 		return Max(relay->probe_at, 1);
 	return at;
