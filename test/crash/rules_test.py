@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 import attempt_rules_test  # noqa: E402
 from handmade import judged  # noqa: E402
+from resolve import shared  # noqa: E402
 from rules import RULES, Claim, Event, History, Quiet  # noqa: E402
 from server import deaths  # noqa: E402
 from store_parts import Parts  # noqa: E402
@@ -262,8 +263,18 @@ def store_results():
     yield "what the store may have forgotten", found[SHORT] == {"claimed", "duplicate"} and found[E1] == {"duplicate"}, found
 
 
+def shared_results():
+    """Only equal arrivals become one."""
+    first, same, other, late = (E1, "key", {"a": 1}), (E1, "key", {"a": 1}), (E1, "key", {"a": 2}), (E2, "key", {"a": 1})
+    known = {}
+    found = [*shared([first], known), *shared([other, same, late], known)]
+    yield "arrivals stay what they are", found == [first, other, same, late], map(str, found)
+    yield "equal arrivals are in memory once", found[2] is first, map(str, found)
+
+
 def main():
     results = list(judged("effects", good, BAD, RULES))
+    results += shared_results()
     results += store_results()
     results += attempt_rules_test.results()
     for line, died in DEATHS.items():
