@@ -11,7 +11,7 @@
 
 TEST_MODULE = test/module/idempotency_test.so
 TEST_MODULE_OWN = $(patsubst %.c,%.o,$(wildcard test/module/*.c))
-TEST_MODULE_RELAY = src/relay/blame.o src/relay/stream/hunt.o src/relay/stream/json_text.o src/relay/position/walk.o src/relay/position/position.o
+TEST_MODULE_RELAY = src/relay/blame.o src/relay/engine/pace.o src/relay/stream/hunt.o src/relay/stream/json_text.o src/relay/position/walk.o src/relay/position/position.o
 TEST_MODULE_OBJS = $(TEST_MODULE_OWN) $(filter-out %_fn.o,$(filter src/outbox/% src/shared/% src/store/% src/lease/token.o src/lease/table.o src/cursor/table.o $(TEST_MODULE_RELAY),$(OBJS)))
 
 test-module: $(TEST_MODULE)

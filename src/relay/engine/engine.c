@@ -118,6 +118,7 @@ idem_engine_configure(IdemRelay *relay, const IdemRelayConfig *config)
 	relay->breaker.failures = 0;
 	relay->breaker.not_before = 0;
 	relay->probe_at = 0;
+	memset(&relay->pace, 0, sizeof(relay->pace));
 	idem_engine_disprove(relay);
 }
 
@@ -291,6 +292,8 @@ idem_engine_judged(IdemRelay *relay, int wait_ms)
 		return got_up;
 	relay->probe_at = idem_clock_plus_ms(idem_clock(), Max(Min(wait_ms, IDEM_BLAME_MAX_PAUSE_MS),
 														   idem_relay_probe_ms(relay->config, whole->probes)));
+	if (whole->asked)
+		relay->probe_at = Max(relay->probe_at, relay->pace.paused_until);
 	if (whole->open)
 		relay->breaker.fault = IDEM_RELAY_OUTAGE;
 	return false;

@@ -27,6 +27,7 @@
 
 #include "relay/blame.h"
 #include "relay/config.h"
+#include "relay/engine/pace.h"
 #include "relay/position/rest.h"
 #include "relay/position/walk.h"
 #include "relay/report.h"
@@ -78,6 +79,7 @@ typedef struct IdemRelay
 
 	IdemBreaker breaker;
 	IdemBlame	blame;			/* whose fault refusals are */
+	IdemPace	pace;			/* of a target that asked to wait */
 	bool		held;			/* the target was held at the last look */
 	IdemClock	probe_at;		/* when a held target may be sent its next
 								 * event */

@@ -180,6 +180,7 @@ launch(Builder *b, int64 k)
 	b->batch->k = k;
 	idem_encode_end(stream, b->batch);
 	idem_batch_launch(stream, b->batch);
+	idem_pace_sent(&stream->relay.pace, idem_clock(), b->batch->n);
 	IDEM_FAULT_POINT("relay-before-gate");
 	idem_pipe_hold(&stream->pipe, b->lsn);
 	IDEM_FAULT_POINT("relay-after-gate");
@@ -314,11 +315,14 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 	}
 }
 
-/* How many more events may be in flight, as the target's state has it? */
+/* How many more events may be in flight, as the target's state has it?  A held target has times of its own. */
 static int
-window(const IdemStream *stream)
+window(IdemStream *stream)
 {
-	return idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nevents;
+	int			room = idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nevents;
+
+	return idem_engine_is_held(&stream->relay) ? room :
+		Min(room, idem_pace_room(&stream->relay.pace, idem_clock()));
 }
 
 /* Send one batch of the outbox; true if there may be more at once. */
@@ -574,6 +578,17 @@ idem_send_next_at(IdemStream *stream)
 	if (idem_engine_is_held(&stream->relay) && idem_clock() < stream->relay.probe_at)
 		return may_repeat(stream) || log_is_open(stream) ? stream->relay.probe_at : 0;
 	return may_repeat(stream) ? idem_parked_index_next(stream->parked) : 0;
+}
+
+IdemClock
+idem_send_paced_until(IdemStream *stream)
+{
+	IdemClock	at = idem_engine_is_held(&stream->relay) ? 0 : idem_pace_next(&stream->relay.pace, idem_clock());
+	IdemClock	due = idem_parked_index_next(stream->parked);
+
+	if (at == 0 || stream->look != IDEM_LOOK_WHEN_WOKEN)
+		return at;
+	return due == 0 ? 0 : Max(at, due);
 }
 
 typedef enum Filled

@@ -110,6 +110,26 @@ count_keys(IdemStream *stream)
 	return Max(idem_parked_keys(stream->parked, keys, n, IDEM_BLAME_KEYS), 1);
 }
 
+/*
+ * Tell the pace of a verdict.  Neither an event that is asked to wait alone, while others
+ * pass, nor a probe of a target that is held says anything of the rate.
+ */
+static void
+note_pace(IdemStream *stream, const IdemBlameVerdict *verdict, int wait_ms)
+{
+	IdemPaceAnswer answer = IDEM_PACE_OTHER;
+
+	if (verdict->kind == IDEM_BLAME_ACCEPTED)
+		answer = IDEM_PACE_ACCEPTED;
+	else if (stream->relay.held)
+		answer = IDEM_PACE_OTHER;
+	else if (verdict->kind == IDEM_BLAME_ASKED && stream->relay.blame.whole.asked)
+		answer = IDEM_PACE_ASKED;
+	else if (verdict->names_time)
+		answer = IDEM_PACE_NAMED;
+	idem_pace_answered(&stream->relay.pace, idem_clock(), answer, verdict->key, wait_ms, stream->nevents);
+}
+
 /* An event was accepted. */
 static void
 judge_ack(IdemStream *stream, const IdemSentEvent *flight)
@@ -117,6 +137,7 @@ judge_ack(IdemStream *stream, const IdemSentEvent *flight)
 	IdemBlameVerdict verdict = {.kind = IDEM_BLAME_ACCEPTED, .lane = flight->lane, .key = flight->key};
 
 	(void) idem_blame_judge(&stream->relay.blame, &verdict);
+	note_pace(stream, &verdict, 0);
 }
 
 static void
@@ -139,6 +160,7 @@ judge_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *fl
 	.first = flight->parked_id == 0 || !idem_parked_was_refused(stream->parked, flight->seq)};
 
 	failure.counts = idem_blame_judge(&stream->relay.blame, &verdict);
+	note_pace(stream, &verdict, failure.retry_after_ms);
 	failure.backs_off = !failure.counts && failure.kind != IDEM_BLAME_NOTHING;
 	return failure;
 }

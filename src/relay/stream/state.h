@@ -383,6 +383,9 @@ extern void idem_send(IdemStream *stream);
  */
 extern IdemClock idem_send_next_at(IdemStream *stream);
 
+/* When the relay's pace lets it send what there is; 0: now, or there is nothing. */
+extern IdemClock idem_send_paced_until(IdemStream *stream);
+
 /* Results of batches -> the position, and the events that are parked */
 
 /* Settle the oldest batches, as far as they are answered. */

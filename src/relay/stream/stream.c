@@ -371,6 +371,8 @@ report_running(IdemStream *stream)
 		waiting = IDEM_WAIT_ANSWER;
 	else if (stream->parked->total >= idem_max_parked)
 		waiting = IDEM_WAIT_PARKED_ROOM;
+	else if (idem_send_paced_until(stream) != 0)
+		waiting = IDEM_WAIT_BACKOFF;
 	else if (idem_parked_index_next(stream->parked) != 0)
 		waiting = idem_engine_is_held(&stream->relay) ? IDEM_WAIT_BACKOFF : IDEM_WAIT_RETRY;
 	idem_engine_show_trying(&stream->relay, IDEM_RELAY_STREAMING, waiting);
@@ -475,6 +477,7 @@ next_time(IdemRelay *relay)
 	if (!stream->relay.barred)
 	{
 		t = idem_clock_earlier(t, idem_send_next_at(stream));
+		t = idem_clock_earlier(t, idem_send_paced_until(stream));
 		t = idem_clock_earlier(t, rest_time(stream));
 	}
 	if (stream->look == IDEM_LOOK_AT_ONCE && idem_stream_may_send(stream) &&

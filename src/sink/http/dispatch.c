@@ -6,6 +6,9 @@
  * A request that is refused as a whole, with several events in it, is split: each
  * of its events goes again, alone, and has an answer of its own.
  *
+ * A receiver that refuses events in a row because it takes fewer is not sent what waits
+ * here: these events go back to the relay, which knows how fast it may send.
+ *
  * INVARIANT
  *		Each event has one answer.  No request is started after a failure; the
  *		requests in flight come to their end first.
@@ -158,6 +161,16 @@ finish(HSink *p, HSinkRequest *r)
 	hsink_free_request(p, r);
 }
 
+/* Answer the events that may be sent, and were not, with "unknown", which counts no attempt. */
+static void
+give_back_ready(HSink *p)
+{
+	HSinkEvent *e;
+
+	while ((e = hsink_next_ready(p)) != NULL)
+		hsink_answer(p, e, IDEM_PROTO_UNKNOWN, NULL, 0, "not sent: the receiver takes fewer events");
+}
+
 void
 hsink_finish_requests(HSink *p)
 {
@@ -169,6 +182,11 @@ hsink_finish_requests(HSink *p)
 			hsink_token_done(p, r);
 		else
 			finish(p, r);
+	}
+	if (p->put_off >= HSINK_MOST_PUT_OFF && p->failure.outcome == 0)
+	{
+		p->put_off = 0;
+		give_back_ready(p);
 	}
 }
 

@@ -186,6 +186,10 @@ send_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlst
 			uint32_t retry_after, const char *message)
 {
 	IDEM_SINK_FAULT_POINT(&p->sink, "http-answering");
+	if (outcome == IDEM_PROTO_ACKED)
+		p->put_off = 0;
+	else if (outcome == IDEM_PROTO_RETRY && (retry_after > 0 || (sqlstate != NULL && strcmp(sqlstate, HSINK_ASKS_FOR_LESS) == 0)))
+		p->put_off++;
 	idem_sink_result_of(&p->sink, e->batch->number, e->index, e->index, outcome, sqlstate,
 						retry_after, message, e->destination);
 	if (outcome != IDEM_PROTO_ACKED && e->key != NULL)

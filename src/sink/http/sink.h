@@ -47,6 +47,7 @@
 #define HSINK_MAX_HEADER_BYTES	32768	/* of all header lines of a request */
 #define HSINK_ASKS_FOR_LESS		"53400" /* SQLSTATE of an answer that asks for
 										 * fewer requests */
+#define HSINK_MOST_PUT_OFF		3	/* then no event that waits is sent */
 #define HSINK_SHOWN_BYTES		1024	/* of an answer, in a message */
 #define HSINK_LEAST_BATCH		100 /* events of a batch of the protocol */
 #define HSINK_MOST_BATCH		10000
@@ -363,6 +364,9 @@ struct HSink
 	HSinkRequest *done_requests;
 	HSinkRequest *last_done;
 	long		in_flight;		/* requests with events */
+	int			put_off;		/* events in a row that the receiver refused
+								 * for now, with a time or because there are
+								 * too many */
 	HSinkRequest *token_request;
 
 	HSinkToken	token;
