@@ -17,20 +17,22 @@ import urllib.error
 import urllib.request
 import uuid
 
+import misbehave
 from fetched import TOP, fetched, library
+from receiver import Receiver
 from relay_test import RELAY, answers, source
 from target import free_port, until
 
 HERE = pathlib.Path(__file__).resolve().parent / "receive"
 PAGE = (TOP / "doc/howto/webhooks.md").read_text()
 OLD, NEW = re.search(r"'(whsec_\S+) (whsec_\S+)'", PAGE).groups()
-SCHEMA = re.search(r"-- >>> invoices\n(.*?)-- <<<", (HERE / "schema.sql").read_text(), re.S)[1]
+SCHEMA = "".join(re.findall(r"-- >>> \w+\n(.*?)-- <<<", (HERE / "schema.sql").read_text(), re.S))
 
 
 class Program:
     """A receiver of the page, with a database of the server."""
 
-    def __init__(self, language, s, secrets=OLD):
+    def __init__(self, language, s, secrets=OLD, **env):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix=f"idem-http-{language}."))
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/shop/{{aggregate_type}}"
@@ -41,12 +43,12 @@ class Program:
         elif language == "node":
             os.symlink(there / "node/node_modules", self.dir / "node_modules")
         else:
-            env = {**os.environ, "GOPATH": str(there / "go"), "GOCACHE": str(there / "go-cache"), "GOTOOLCHAIN": "local",
-                   "GOFLAGS": "-modcacherw -buildvcs=false", "GOPROXY": "off"}
-            subprocess.run(["go", "build", "-o", "receiver", "."], cwd=self.dir, env=env, check=True)
+            build = {**os.environ, "GOPATH": str(there / "go"), "GOCACHE": str(there / "go-cache"), "GOTOOLCHAIN": "local",
+                     "GOFLAGS": "-modcacherw -buildvcs=false", "GOPROXY": "off"}
+            subprocess.run(["go", "build", "-o", "receiver", "."], cwd=self.dir, env=build, check=True)
         other = re.compile(r"  # (?:or )?(?!%s)[A-Z]" % language.capitalize())
         self.block = "".join(line for line in (HERE / "start.sh").read_text().splitlines(True) if not other.search(line))
-        self.env = {**os.environ, "PGPORT": str(s.server.port)}
+        self.env = {**os.environ, "PGPORT": str(s.server.port), **env}
         self.proc = None
         self.start(secrets)
 
@@ -95,14 +97,14 @@ class Program:
 
 
 @contextlib.contextmanager
-def shop(language):
+def shop(language, schema=SCHEMA, relay=RELAY + ", max_attempts => 1000", **env):
     """A server, a receiver, and a relay between the two."""
     with source() as s:
-        s.sql(SCHEMA + """CREATE ROLE billing LOGIN; GRANT SELECT, INSERT ON invoices TO billing;
+        s.sql(schema + """CREATE ROLE billing LOGIN; GRANT SELECT, INSERT ON invoices TO billing;
             SELECT idempotency.grant_role('consumer', 'billing')""")
-        program = Program(language, s)
+        program = Program(language, s, **env)
         try:
-            s.serve(program.url, "hooks", f"signing_secrets '{OLD}'", RELAY + ", max_attempts => 1000", timeout="3000")
+            s.serve(program.url, "hooks", f"signing_secrets '{OLD}'", relay, timeout="3000")
             yield s, program
         finally:
             program.remove()
@@ -195,6 +197,43 @@ def receive(language):
         s.retried = s.relay("retried", "hooks")
         rotate(s, program, ids)
         print(f"# {language}: {len(ids)} events, {killed[0]} kills")
+
+
+LEASE = 8
+
+
+def story(language):
+    """The receiver dies while it holds the lease.  The SMS is sent when that is over, by nobody's hand, and other events go on."""
+    schema = SCHEMA.replace("'1 min'", f"'{LEASE} s'")
+    assert schema != SCHEMA
+    with Receiver(lambda r: 200 if there.attempts["?"] > 1 else misbehave.raw(end="hang")) as there, \
+            shop(language, schema, "max_attempts => 1, retry_for => '1 ms'", SMS_URL=f"{there.url}/send") as (s, program):
+        sms, = s.sql(re.search(r"^SELECT idempotency.outbox_enqueue\('sms'.*?;", PAGE, re.M | re.S)[0]).split()
+        until(program.log, lambda: len(there.requests) == 1)
+        program.start(OLD)
+        orders = enqueue(s, 20)
+        has_all(s, orders)
+        until(lambda: s.relay("*", "hooks"), lambda: s.relay("retrying = 1 AND last_error LIKE 'HTTP 503%'", "hooks") == "t")
+        assert len(there.requests) == 1 and s.relay("dead", "hooks") == "0"
+        until(lambda: s.relay("*", "hooks"), lambda: s.sql(f"SELECT status FROM idempotency.event_status('{sms}'::uuid, 'sms')") == "completed")
+        first, second = there.requests
+        assert [r.header("idempotency-key") for r in there.requests] == [sms, sms] and second.json()["to"] == "+4915100000"
+        assert LEASE - 0.5 <= second.at - first.at, second.at - first.at
+        until(lambda: s.relay("*", "hooks"), lambda: s.relay("retrying = 0 AND lag_events = 0 AND dead = 0", "hooks") == "t")
+        # what came before the end of the lease was told when to come again
+        assert int(s.relay("retried", "hooks")) <= 4, s.relay("*", "hooks")
+
+
+def test_story_in_python():
+    story("python")
+
+
+def test_story_in_node():
+    story("node")
+
+
+def test_story_in_go():
+    story("go")
 
 
 def test_receiver_in_python():

@@ -6,14 +6,18 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -65,28 +69,72 @@ func (r *receiver) handle(ctx context.Context, id string, o order) (status int, 
 	return status, err
 }
 
-func (r *receiver) status(req *http.Request) int {
+// sendSms is the same for an effect that cannot be rolled back: lease, send, complete, each
+// committed.  It gives Retry-After, too.
+func (r *receiver) sendSms(ctx context.Context, id string, sms []byte) (status int, pause *int, err error) {
+	var result string
+	var token *int64
+	err = r.pool.QueryRow(ctx, `SELECT result::text, token, ceil(extract(epoch FROM retry_after))::int
+		FROM idempotency.lease_event($1::uuid, 'sms')`, id).Scan(&result, &token, &pause)
+	if err != nil || result == "busy" {
+		return http.StatusServiceUnavailable, pause, err // somebody has it, or died with it: come again when the lease is over
+	}
+	if result == "dead" {
+		return http.StatusUnprocessableEntity, nil, nil // an operator decides
+	}
+	if result == "claimed" {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, "POST", os.Getenv("SMS_URL"), bytes.NewReader(sms))
+		if err != nil {
+			return 0, nil, err
+		}
+		req.Header.Set("Idempotency-Key", id)
+		sent, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0, nil, err
+		}
+		sent.Body.Close()
+		if sent.StatusCode >= 300 {
+			return 0, nil, fmt.Errorf("HTTP %d", sent.StatusCode)
+		}
+		if _, err = r.pool.Exec(ctx, `SELECT idempotency.complete_event($1::uuid, 'sms', token => $2)`, id, token); err != nil {
+			return 0, nil, err
+		}
+	}
+	return http.StatusNoContent, nil, nil
+}
+
+func (r *receiver) status(req *http.Request) (int, *int) {
 	body, err := io.ReadAll(req.Body)
 	if err != nil {
-		return http.StatusBadRequest
+		return http.StatusBadRequest, nil
 	}
 	if !r.verified(body, req.Header) {
-		return http.StatusUnauthorized // not from us: the relay makes it a dead letter
+		return http.StatusUnauthorized, nil // not from us: the relay makes it a dead letter
+	}
+	if strings.HasSuffix(req.URL.Path, "/sms") {
+		status, pause, err := r.sendSms(req.Context(), req.Header.Get("webhook-id"), body)
+		if err == nil {
+			return status, pause
+		}
+		log.Print(err)
+		return http.StatusServiceUnavailable, nil
 	}
 	var o order
 	if err := json.Unmarshal(body, &o); err != nil || o.Order == "" {
-		return http.StatusUnprocessableEntity
+		return http.StatusUnprocessableEntity, nil
 	}
 	status, err := r.handle(req.Context(), req.Header.Get("webhook-id"), o)
 	if err == nil {
-		return status
+		return status, nil
 	}
 	log.Print(err)
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
-		return http.StatusUnprocessableEntity // will never do: a dead letter, to be looked at
+		return http.StatusUnprocessableEntity, nil // will never do: a dead letter, to be looked at
 	}
-	return http.StatusServiceUnavailable // the database is away: come again
+	return http.StatusServiceUnavailable, nil // the database is away: come again
 }
 
 func main() {
@@ -103,7 +151,11 @@ func main() {
 		r.hooks = append(r.hooks, hook)
 	}
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		w.WriteHeader(r.status(req))
+		status, pause := r.status(req)
+		if pause != nil {
+			w.Header().Set("Retry-After", strconv.Itoa(*pause))
+		}
+		w.WriteHeader(status)
 	})))
 }
 

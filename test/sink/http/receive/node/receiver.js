@@ -26,7 +26,7 @@ function verified(body, headers) {
 	return null;
 }
 
-// The status of the answer.  Claim and effect commit together.
+// The status of the answer, and Retry-After.  Claim and effect commit together.
 async function handle(client, id, order) {
 	await client.query("BEGIN");
 	const { rows: [{ claim }] } = await client.query(
@@ -38,22 +38,41 @@ async function handle(client, id, order) {
 	const done = await client.query("COMMIT");
 	if (done.command !== "COMMIT")
 		throw new Error("the transaction was rolled back");
-	return claim === "busy" ? 503 : 204;            // busy: come again; a duplicate was handled before
+	return [claim === "busy" ? 503 : 204];          // busy: come again; a duplicate was handled before
 }
 
-async function statusFor(body, headers) {
-	const order = verified(body, headers);
-	if (order === null)
-		return 401;                             // not from us: the relay makes it a dead letter
+// The same for an effect that cannot be rolled back: lease, send, complete, each committed.
+async function sendSms(client, id, sms) {
+	const { rows: [{ result, token, pause }] } = await client.query(
+		`SELECT result, token, ceil(extract(epoch FROM retry_after))::int AS pause
+		 FROM idempotency.lease_event($1::uuid, 'sms')`, [id]);
+	if (result === "busy")
+		return [503, pause];                    // somebody has it, or died with it: come again when the lease is over
+	if (result === "dead")
+		return [422];                           // an operator decides
+	if (result === "claimed") {
+		const sent = await fetch(process.env.SMS_URL, { method: "POST", headers: { "Idempotency-Key": id },
+			body: JSON.stringify(sms), signal: AbortSignal.timeout(10000) });
+		if (!sent.ok)
+			throw new Error(`HTTP ${sent.status}`);
+		await client.query("SELECT idempotency.complete_event($1::uuid, 'sms', token => $2)", [id, token]);
+	}
+	return [204];
+}
+
+async function statusFor(url, body, headers) {
+	const event = verified(body, headers);
+	if (event === null)
+		return [401];                           // not from us: the relay makes it a dead letter
 	let client, failed;
 	try {
 		client = await pool.connect();
-		return await handle(client, headers["webhook-id"], order);
+		return await (url.endsWith("/sms") ? sendSms : handle)(client, headers["webhook-id"], event);
 	} catch (e) {
 		failed = e;
 		console.error(e.message);
 		// classes 22 and 23 will never do; everything else may pass
-		return /^2[23]/.test(e.code) ? 422 : 503;
+		return [/^2[23]/.test(e.code) ? 422 : 503];
 	} finally {
 		client?.release(failed);                // after an error with the connection
 	}
@@ -63,7 +82,8 @@ http.createServer((request, response) => {
 	const parts = [];
 	request.on("data", (part) => parts.push(part));
 	request.on("end", async () => {
-		response.writeHead(await statusFor(Buffer.concat(parts).toString("utf8"), request.headers)).end();
+		const [status, pause] = await statusFor(request.url, Buffer.concat(parts).toString("utf8"), request.headers);
+		response.writeHead(status, pause == null ? {} : { "Retry-After": pause }).end();
 	});
 }).listen(Number(process.argv[2]), "127.0.0.1");
 // <<<
