@@ -23,6 +23,7 @@
 #include "sink/null/options.h"
 #include "sink/postgres/options.h"
 #include "sink/protocol/option.h"
+#include "sink/rabbitmq/options.h"
 #include "sink/redis/options.h"
 
 /*
@@ -37,6 +38,7 @@
 	KIND(http, idem_sink_http_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(nats, idem_sink_nats_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(redis, idem_sink_redis_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(rabbitmq, idem_sink_rabbitmq_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
 

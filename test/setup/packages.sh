@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -248,6 +248,18 @@ need_redis()
 	need_header openssl/ssl.h libssl-dev
 }
 
+# What runs a rabbitmq-server (test/setup/rabbitmq.sh), and fetches the clients that read it.
+need_rabbitmq()
+{
+	need_build
+	need_cmd python3 python3
+	need_cmd /usr/bin/python3 python3
+	need_python ensurepip python3-venv
+	need_cmd openssl openssl
+	[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || need_cmd rabbitmq-server rabbitmq-server
+	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+}
+
 # What fetches and runs the peers of the http sink: receivers, nginx, mocks of clouds.
 need_http()
 {
@@ -418,10 +430,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

@@ -28,6 +28,7 @@
 #define OPTION	IDEM_HEADERS_OF_OPTION
 #define KAFKA	IDEM_HEADERS_OF_KAFKA
 #define NATS	IDEM_HEADERS_OF_NATS
+#define AMQP	IDEM_HEADERS_OF_AMQP
 
 /* The one list for all sinks; "x-*" stands for all x-... */
 static const struct
@@ -35,14 +36,14 @@ static const struct
 	const char *name;
 	int			places;
 }			reserved[] = {
-	{"aggregate-id", NATS}, {"aggregate-type", NATS}, {"authorization", HTTP | OPTION}, {"ce-*", HTTP | KAFKA | NATS},
-	{"connection", HTTP | OPTION}, {"content-*", HTTP}, {"content-length", OPTION}, {"content-type", OPTION | KAFKA | NATS},
+	{"aggregate-id", NATS | AMQP}, {"aggregate-type", NATS | AMQP}, {"authorization", HTTP | OPTION}, {"bcc", AMQP}, {"cc", AMQP}, {"ce-*", HTTP | KAFKA | NATS},
+	{"cloudevents*", AMQP}, {"connection", HTTP | OPTION}, {"content-*", HTTP}, {"content-length", OPTION}, {"content-type", OPTION | KAFKA | NATS},
 	{"cookie", HTTP | OPTION}, {"event-id", NATS}, {"event-type", NATS}, {"expect", HTTP | OPTION},
 	{"forwarded", HTTP | OPTION}, {"host", HTTP | OPTION}, {"http2-settings", HTTP | OPTION}, {"id", KAFKA},
 	{"idempotency-key", HTTP | OPTION}, {"if-*", HTTP}, {"keep-alive", HTTP | OPTION}, {"nats-*", NATS},
 	{"proxy-*", HTTP | OPTION}, {"range", HTTP}, {"set-cookie", HTTP}, {"te", HTTP | OPTION}, {"trailer", HTTP | OPTION},
 	{"transfer-encoding", HTTP | OPTION}, {"type", KAFKA}, {"upgrade", HTTP | OPTION}, {"user-agent", HTTP}, {"via", HTTP},
-	{"webhook-*", HTTP | OPTION}, {"x-forwarded-*", HTTP}, {"x-http-method-override", HTTP}, {"x-real-ip", HTTP}
+	{"webhook-*", HTTP | OPTION}, {"x-death", AMQP}, {"x-delivery-count", AMQP}, {"x-first-death-*", AMQP}, {"x-forwarded-*", HTTP}, {"x-http-method-override", HTTP}, {"x-last-death-*", AMQP}, {"x-real-ip", HTTP}
 };
 
 static char

@@ -1,0 +1,209 @@
+/*-------------------------------------------------------------------------
+ *
+ * config.c
+ *		Turns the options of a rabbitmq sink into its settings.
+ *
+ * INVARIANT
+ *		No message has an option's value, except the relay's name.
+ *
+ * MEMORY
+ *		Settings live as long as the program.  LOCKING: none.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/sink/rabbitmq/config.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "sink/common/hide.h"
+#include "sink/common/secret.h"
+#include "sink/common/template.h"
+#include "sink/rabbitmq/options.h"
+#include "sink/rabbitmq/sink.h"
+
+static bool
+wrong(BSink *p, const char *option, const char *problem)
+{
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s", option, problem);
+}
+
+/* Read "host", "host:port" or "[host]:port".  False: it is no address. */
+static bool
+read_address(BSinkAddress *address, const char *text, size_t len)
+{
+	const char *end = text + len;
+	const char *host = text;
+	const char *host_end;
+	long		port = 0;
+
+	if (len > 0 && *text == '[')
+	{
+		host++;
+		host_end = memchr(text, ']', len);
+		if (host_end == NULL)
+			return false;
+		text = host_end + 1;
+	}
+	else
+	{
+		host_end = memchr(text, ':', len);
+		if (host_end == NULL)
+			host_end = end;
+		/* an IPv6 address without brackets: what is the port? */
+		else if (memchr(host_end + 1, ':', (size_t) (end - host_end) - 1) != NULL)
+			return false;
+		text = host_end;
+	}
+	if (host_end == host || (size_t) (host_end - host) >= sizeof(address->host) ||
+		memchr(host, '/', (size_t) (host_end - host)) != NULL || memchr(host, '@', (size_t) (host_end - host)) != NULL)
+		return false;
+	memcpy(address->host, host, (size_t) (host_end - host));
+	address->host[host_end - host] = '\0';
+	address->port = 0;
+	if (text == end)
+		return true;
+	if (*text++ != ':' || text == end)
+		return false;
+	for (; text < end; text++)
+	{
+		if (*text < '0' || *text > '9' || port > 65535)
+			return false;
+		port = port * 10 + (*text - '0');
+	}
+	address->port = (int) port;
+	return port > 0 && port <= 65535;
+}
+
+/* Take the option "servers" apart.  False: p->failure */
+static bool
+read_servers(BSink *p, const IdemProtoHello *hello)
+{
+	BSinkConfig *c = &p->config;
+	char	   *text = idem_sink_option(hello, "servers", NULL);
+
+	if (text == NULL)
+		return wrong(p, "servers", "is required");
+	for (const char *s = text;;)
+	{
+		size_t		len;
+
+		s += strspn(s, " ");
+		len = strcspn(s, ", ");
+		if (c->n_servers == BSINK_MAX_ADDRESSES || !read_address(&c->servers[c->n_servers], s, len))
+			return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024",
+								  "option \"servers\" must be host:port, up to %d of them separated by commas, without scheme and login",
+								  BSINK_MAX_ADDRESSES);
+		c->n_servers++;
+		s += len;
+		s += strspn(s, " ");
+		if (*s == '\0')
+			break;
+		s += *s == ',';
+	}
+	free(text);
+	return true;
+}
+
+/* Read the names of what the server has.  False: p->failure */
+static bool
+read_names(BSink *p, const IdemProtoHello *hello)
+{
+	BSinkConfig *c = &p->config;
+	const IdemTemplate how = {.relay = c->relay};
+	const IdemSinkEvent none = {.flags = 0};
+	char	   *exchange = idem_sink_option(hello, "exchange", IDEM_SINK_RABBITMQ_EXCHANGE);
+	IdemText	t = {NULL, 0, 0};
+	IdemProtoStr at;
+
+	c->vhost = idem_sink_option(hello, "vhost", IDEM_SINK_RABBITMQ_VHOST);
+	c->routing_key = idem_sink_option(hello, "routing_key", IDEM_SINK_RABBITMQ_ROUTING_KEY);
+	c->exchange = exchange;
+	c->exchange_is_fixed = strstr(exchange, "_type}") == NULL && strstr(exchange, "{" IDEM_SINK_HEADER_PREFIX) == NULL;
+	if (c->exchange_is_fixed)
+	{
+		(void) idem_template_fill(&how, exchange, &none, &t, &at);
+		c->exchange = idem_text_terminate(&t);
+		free(exchange);
+	}
+	if (strlen(c->vhost) > UINT8_MAX)
+		return wrong(p, "vhost", "must have at most 255 bytes");
+	if (c->exchange_is_fixed && t.len > UINT8_MAX)
+		return wrong(p, "exchange", "must have at most 255 bytes");
+	return true;
+}
+
+/* Read what makes the connection safe.  False: p->failure */
+static bool
+read_tls(BSink *p, const IdemProtoHello *hello)
+{
+	BSinkConfig *c = &p->config;
+	char	   *tls = idem_sink_option(hello, "tls", "off");
+	const struct
+	{
+		const char *option;
+		char	  **path;
+	}			files[] = {
+		{"sslrootcert", &c->sslrootcert}, {"sslcert", &c->sslcert}, {"sslkey", &c->sslkey}
+	};
+
+	c->tls = idem_sink_option_bool(tls);
+	free(tls);
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
+	{
+		*files[i].path = idem_sink_option(hello, files[i].option, NULL);
+		if (*files[i].path == NULL)
+			continue;
+		if (!c->tls)
+			return wrong(p, "tls", "must be \"on\" for the options of certificates");
+		/* the library tells less of a file that it cannot read */
+		close(idem_sink_open_file(&p->sink, files[i].option, *files[i].path));
+	}
+	c->sslpassword = idem_sink_option(hello, "sslpassword", NULL);
+	idem_sink_keep_secret(c->sslpassword);
+	if ((c->sslcert == NULL) != (c->sslkey == NULL))
+		return wrong(p, "sslcert", "needs \"sslkey\", and the other way round");
+	return true;
+}
+
+/* Read user and password, which the server asks of everybody.  False: p->failure */
+static bool
+read_login(BSink *p, const IdemProtoHello *hello)
+{
+	BSinkConfig *c = &p->config;
+	char	   *file = idem_sink_option(hello, "secret_file", NULL);
+
+	c->user = idem_sink_option(hello, "user", NULL);
+	c->password = idem_sink_option(hello, "password", NULL);
+	if (c->password != NULL && file != NULL)
+		return wrong(p, "secret_file", "and \"password\" exclude each other");
+	if (file != NULL)
+		c->password = idem_sink_read_secret(&p->sink, file);
+	free(file);
+	idem_sink_keep_secret(c->password);
+	if (c->user == NULL || c->password == NULL)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "28000",
+							  "the user mapping of the relay's owner must have \"user\", and \"password\" or \"secret_file\"");
+	return true;
+}
+
+bool
+bsink_configure(BSink *p, const IdemProtoHello *hello)
+{
+	BSinkConfig *c = &p->config;
+	char	   *format = idem_sink_option(hello, "format", "plain");
+
+	c->relay = idem_sink_strdup(hello->relay.data, hello->relay.len);
+	c->incarnation = idem_sink_strdup(hello->incarnation.data, hello->incarnation.len);
+	c->format = strcmp(format, "cloudevents_binary") == 0 ? BSINK_CE_BINARY :
+		strcmp(format, "cloudevents_structured") == 0 ? BSINK_CE_STRUCTURED : BSINK_PLAIN;
+	free(format);
+	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
+	c->heartbeat = (int) idem_sink_option_int(hello, "heartbeat", 30);
+	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
+	return read_servers(p, hello) && read_names(p, hello) && read_tls(p, hello) && read_login(p, hello);
+}
