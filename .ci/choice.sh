@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka nats redis http steady"
+PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq http steady"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -26,8 +26,9 @@ test/demo/                bare
 src/sink/kafka/           kafka
 src/sink/nats/            nats
 src/sink/redis/           redis
+src/sink/rabbitmq/        rabbitmq
 src/sink/http/            http
-src/sink/common/          fuzz mutants points kafka nats redis http
+src/sink/common/          fuzz mutants points kafka nats redis rabbitmq http
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
 src/store/                points mutants store
@@ -48,6 +49,7 @@ doc/howto/kafka-consume.md kafka
 test/sink/kafka/          kafka
 test/sink/nats/           nats
 test/sink/redis/          redis
+test/sink/rabbitmq/       rabbitmq
 doc/howto/webhooks.md     http
 test/sink/http/           http
 test/python/              history points environment
@@ -79,6 +81,7 @@ seconds()
 		kafka) echo 900 ;;
 		nats) echo 150 ;;
 		redis) echo 180 ;;
+		rabbitmq) echo 400 ;;
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		*) echo "${faults:-600}" ;;
@@ -164,7 +167,7 @@ mutant_files()
 			isolation) echo "test/isolation/specs/$test.spec" ;;
 			tap) echo "test/t/$test.pl" ;;
 			sink) grep -lE "def $test\b" test/sink/postgres/*.py ;;
-			kafka | nats | redis) grep -lE "def $test\b" "test/sink/$area"/*.py || echo "test/sink/$area/points_test.py" ;;
+			kafka | nats | redis | rabbitmq) grep -lE "def $test\b" "test/sink/$area"/*.py || echo "test/sink/$area/points_test.py" ;;
 		esac
 	done
 }

@@ -203,6 +203,7 @@ SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s O
 	('http', 'url ''https://u'', service ''smtp'''), ('http', 'token ''secret'''),
 	('nats', 'servers ''a'', tls ''perhaps'''), ('nats', 'token ''secret'''),
 	('redis', 'servers ''h'', delivery ''twice'''), ('redis', 'password ''secret'''),
+	('rabbitmq', 'servers ''h'', queue ''q'''), ('rabbitmq', 'password ''secret'''),
 	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
 	('program', 'program ''../x'''), ('program', 'program ''X'''),
 	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);
@@ -224,6 +225,13 @@ SELECT idempotency.sink_setup('redis', 'the ''relay''');
 ALTER SERVER redis OPTIONS (DROP stream, ADD delivery 'at_least_once', SET servers 'h');
 SELECT idempotency.sink_setup('redis');
 DROP SERVER redis CASCADE;
+CREATE SERVER rabbitmq FOREIGN DATA WRAPPER idempotency_rabbitmq OPTIONS (servers 'h');
+CREATE USER MAPPING FOR CURRENT_USER SERVER rabbitmq;
+SELECT idempotency.sink_setup('rabbitmq', 'the ''relay''');
+ALTER USER MAPPING FOR CURRENT_USER SERVER rabbitmq OPTIONS (ADD user 'it''s', ADD password 'secret');
+ALTER SERVER rabbitmq OPTIONS (ADD vhost 'a "b"', ADD exchange 's.{relay}.{aggregate_type}');
+SELECT idempotency.sink_setup('rabbitmq', 'r+1');
+DROP SERVER rabbitmq CASCADE;
 CREATE SERVER kafka FOREIGN DATA WRAPPER idempotency_kafka OPTIONS (topic 'a');
 SELECT left(pg_temp.try($$SELECT idempotency.sink_setup('kafka')$$), 28);
 ALTER SERVER kafka OPTIONS (ADD brokers '$(id);''x''');

@@ -1,6 +1,6 @@
 """Kill -9 everything between a server and the target of its relays under load, and judge what arrived.
 
-kafka/kills.py, redis/kills.py and http/kills.py of test/sink have the targets.  Producers commit business rows
+kafka/kills.py, redis/kills.py, rabbitmq/kills.py and http/kills.py of test/sink have the targets.  Producers commit business rows
 and events together and log outside of the server what they know of each COMMIT (producers.py,
 ledger.py).  Meanwhile relay workers, sink programs, producers' backends and the target are
 killed at moments that the seed draws.  At the end the target's events are read, and the rules
@@ -52,6 +52,7 @@ class Kills:
 
     target = None       # what the target is, in words: "broker"
     wrapper = None      # of the foreign servers
+    mapping = ""        # options of the user mappings
     # relay -> letters of the aggregate types that it takes, options of its server, its arguments
     relays = {}
     repeating = set()   # relays that deliver at least once
@@ -119,7 +120,7 @@ class Kills:
         for relay, (letters, options, arguments) in self.relays.items():
             self.a.rows(f"""CREATE SERVER {relay} FOREIGN DATA WRAPPER {self.wrapper}
                 OPTIONS ({self.options(relay)}{options})""")
-            self.a.rows(f"CREATE USER MAPPING FOR CURRENT_USER SERVER {relay}")
+            self.a.rows(f"CREATE USER MAPPING FOR CURRENT_USER SERVER {relay} {self.mapping}")
             self.a.rows(f"""SELECT idempotency.relay_create('{relay}', '{relay}', '{{{",".join(letters)}}}',
                 min_backoff => '20 ms', max_backoff => '500 ms', max_attempts => 1000, {arguments})""")
         self.wait_whole()

@@ -35,7 +35,7 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/http/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/http/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
@@ -206,6 +206,14 @@ echo "int r;" >"$work/tree/src/sink/redis/r.c"
 commit redis
 ci CI_CHOICE=0
 says "^CALLED test/sink/redis/run.sh "
+git_in "$work/tree" reset -q --hard HEAD~1
+
+name="the rabbitmq sink"
+mkdir -p "$work/tree/src/sink/rabbitmq"
+echo "int r;" >"$work/tree/src/sink/rabbitmq/r.c"
+commit rabbitmq
+ci CI_CHOICE=0
+says "^CALLED test/sink/rabbitmq/run.sh "
 git_in "$work/tree" reset -q --hard HEAD~1
 
 name="the http sink"

@@ -143,6 +143,8 @@ need_sink()
 	need_cmd curl curl
 	need_cmd setpriv util-linux
 	need_cmd redis-server redis-server
+	need_python ensurepip python3-venv
+	[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || need_cmd rabbitmq-server rabbitmq-server
 	# pgbouncer is in a directory that only root's PATH has
 	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer
 }

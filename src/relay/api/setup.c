@@ -34,6 +34,8 @@
 #include "sink/nats/setup.h"
 #include "sink/postgres/options.h"
 #include "sink/postgres/setup_sql.h"
+#include "sink/rabbitmq/options.h"
+#include "sink/rabbitmq/setup.h"
 #include "sink/redis/options.h"
 #include "sink/redis/setup.h"
 
@@ -313,6 +315,73 @@ append_redis(StringInfo out, const ForeignServer *server, const char *relay)
 	appendStringInfo(out, IDEM_SINK_REDIS_ACL_END, host, port, user);
 }
 
+/*
+ * The names that a template makes for the relay, as a regular expression, or, with
+ * expression false, as the template with the relay's name in it.
+ */
+static char *
+template_names(const char *template, const char *relay, bool expression)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	while (*template != '\0')
+	{
+		size_t		len = *template == '{' ? strcspn(template, "}") + 1 : 1;
+		const char *text = strncmp(template, "{relay}", 7) == 0 ? relay : pnstrdup(template, len);
+
+		if (expression && *template == '{' && text !=relay)
+			text = ".*";
+
+		else if (expression)
+		{
+			StringInfoData quoted;
+
+			initStringInfo(&quoted);
+			for (; *text !='\0'; text ++)
+				appendStringInfo(&quoted, strchr("\\^$.[]|()?*+{}", *text) != NULL ? "\\%c" : "%c", *text);
+			text = quoted.data;
+		}
+		appendStringInfoString(&buf, text);
+		template += len;
+	}
+	return buf.data;
+}
+
+/* Commands for a server that a relay of the rabbitmq sink delivers to. */
+static void
+append_rabbitmq(StringInfo out, const ForeignServer *server, const char *relay)
+{
+	const char *vhost = idem_sink_option_value(server->options, "vhost");
+	const char *exchange = idem_sink_option_value(server->options, "exchange");
+	const char *user = idem_sink_option_value(GetUserMapping(GetUserId(), server->serverid)->options, "user");
+	StringInfoData host;
+	StringInfoData name;
+	StringInfoData queue;
+
+	vhost = vhost ? vhost : IDEM_SINK_RABBITMQ_VHOST;
+	exchange = exchange ? exchange : IDEM_SINK_RABBITMQ_EXCHANGE;
+	initStringInfo(&host);
+	initStringInfo(&name);
+	initStringInfo(&queue);
+	escape_json(&host, vhost);
+	escape_json(&name, template_names(exchange, relay, false));
+	escape_json(&queue, relay);
+	if (strstr(exchange, "_type}") != NULL || strstr(exchange, "{" IDEM_SINK_HEADER_PREFIX) != NULL)
+		appendStringInfoString(out, IDEM_SINK_RABBITMQ_NAMES_SETUP);
+	appendStringInfo(out, IDEM_SINK_RABBITMQ_OBJECTS_SETUP,
+					 shell_word(psprintf("{\"exchanges\": [{\"vhost\": %1$s, \"name\": %2$s, \"type\": \"topic\", \"durable\": true, "
+										 "\"auto_delete\": false, \"internal\": false, \"arguments\": {}}],\n"
+										 " \"queues\": [{\"vhost\": %1$s, \"name\": %3$s, \"durable\": true, \"auto_delete\": false, "
+										 "\"arguments\": {\"x-queue-type\": \"quorum\"}}],\n"
+										 " \"bindings\": [{\"vhost\": %1$s, \"source\": %2$s, \"destination\": %3$s, "
+										 "\"destination_type\": \"queue\", \"routing_key\": \"#\", \"arguments\": {}}]}",
+										 host.data, name.data, queue.data)));
+	if (user != NULL)
+		appendStringInfo(out, IDEM_SINK_RABBITMQ_RIGHTS_SETUP, shell_word(vhost), shell_word(user),
+						 shell_word(psprintf("^%s$", template_names(exchange, relay, true))));
+}
+
 Datum
 idem_sink_setup_sql_fn(PG_FUNCTION_ARGS)
 {
@@ -346,6 +415,8 @@ idem_sink_setup_fn(PG_FUNCTION_ARGS)
 		append_nats(&out, server, relay);
 	else if (strcmp(wrapper, "idempotency_redis") == 0)
 		append_redis(&out, server, relay);
+	else if (strcmp(wrapper, "idempotency_rabbitmq") == 0)
+		append_rabbitmq(&out, server, relay);
 	else
 		appendStringInfoString(&out, IDEM_SINK_NO_SETUP);
 	PG_RETURN_TEXT_P(cstring_to_text(out.data));

@@ -52,7 +52,6 @@ greet(BSink *p)
 
 	p->in.sink = &p->sink;
 	p->in.key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
-	IDEM_SINK_FAULT_POINT(&p->sink, "rabbitmq-hello");
 	if (!bsink_configure(p, &hello))
 		stop(p);
 	mode = choose_mode();
@@ -67,7 +66,6 @@ greet(BSink *p)
 		stop(p);
 	p->in.max_events = ready.max_batch_events;
 	p->in.max_bytes = ready.max_batch_bytes;
-	IDEM_SINK_FAULT_POINT(&p->sink, "rabbitmq-started");
 	idem_sink_ready(&p->sink, &ready);
 	return mode;
 }

@@ -61,6 +61,9 @@ static bool
 start(BSink *p, IdemProtoReady *ready)
 {
 	queue.wave = idem_sink_alloc(BQUEUE_MAX_WAVE * sizeof(queue.wave[0]));
+	if (!p->config.exchange_is_fixed || strchr(p->config.routing_key, '{') != NULL)
+		p->in.destination = bqueue_destination;
+	p->in.destination_arg = p;
 	ready->max_batch_events = BQUEUE_MAX_BATCH_EVENTS;
 	ready->max_batch_bytes = BQUEUE_MAX_BATCH_BYTES;
 	ready->credit_messages = BQUEUE_CREDIT_BATCHES * BQUEUE_MAX_BATCH_EVENTS;
@@ -173,7 +176,6 @@ send_some(Wave *w, struct pollfd *socket)
 			break;
 		if (!bqueue_send_next(w->p, q))
 			return false;
-		IDEM_SINK_FAULT_POINT(&w->p->sink, "rabbitmq-message-sent");
 	}
 	return true;
 }
@@ -226,7 +228,6 @@ wave_job(void *arg)
 		if (now - heard > p->config.timeout || now - w->begun > (int64_t) 3 * p->config.timeout)
 			return give_up(p);
 	}
-	IDEM_SINK_FAULT_POINT(&p->sink, "rabbitmq-wave-answered");
 	return true;
 }
 
@@ -340,7 +341,6 @@ answer(BSink *p)
 		for (uint32_t i = 0; i < b->count; i++)
 			if (b->events[i].outcome == 0 && !b->events[i].delivered)
 				return;
-		IDEM_SINK_FAULT_POINT(&p->sink, "rabbitmq-before-answer");
 		idem_intake_answer(&p->in, b);
 		bqueue_free_targets(b);
 		idem_intake_drop(&p->in);

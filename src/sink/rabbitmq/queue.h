@@ -81,7 +81,8 @@ typedef struct BQueue
 	bool		returned_header;	/* its header has come */
 	uint64_t	returned_left;	/* bytes of its body that are to come */
 	int			returned_code;
-	uint32_t	returned_at;	/* where in the wave the next one is looked for */
+	uint32_t	returned_at;	/* where in the wave the next one is looked
+								 * for */
 
 	/* Events that go one by one: one of them may have closed the channel. */
 	uint32_t	suspects;
@@ -133,6 +134,9 @@ extern void bqueue_copy_text(char *dst, size_t cap, amqp_bytes_t text);
  */
 extern void bqueue_prepare(BSink *p, IdemBatch *b);
 extern void bqueue_free_targets(IdemBatch *b);
+
+/* The event's exchange, if events choose it, and routing key; p is a BSink. */
+extern void bqueue_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
 
 /* An event's properties and body, for as long as it is being sent. */
 typedef struct BQueueMessage

@@ -66,7 +66,7 @@ bqueue_fail(BSink *p, int status, const char *doing)
 {
 	bool		certificate = status == AMQP_STATUS_SSL_HOSTNAME_VERIFY_FAILED || status == AMQP_STATUS_SSL_PEER_VERIFY_FAILED;
 	bool		config = certificate || status == AMQP_STATUS_BROKER_UNSUPPORTED_SASL_METHOD ||
-		status == AMQP_STATUS_INCOMPATIBLE_AMQP_VERSION;
+	status == AMQP_STATUS_INCOMPATIBLE_AMQP_VERSION;
 
 	return idem_sink_fail(&p->failure, config ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE,
 						  certificate ? "28000" : config ? "0A000" : "08006", "could not %s: %s%s", doing, amqp_error_string2(status),
@@ -177,12 +177,12 @@ log_in(BSink *p, BQueue *q, int64_t deadline)
 	struct timeval timeout = milliseconds(c->timeout);
 	IdemText	name = {NULL, 0, 0};
 	amqp_table_entry_t capabilities[] = {
-		{.key = amqp_cstring_bytes("connection.blocked"), .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1}},
-		{.key = amqp_cstring_bytes("basic.nack"), .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1}},
-		{.key = amqp_cstring_bytes("publisher_confirms"), .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1}}
+		{.key = amqp_cstring_bytes("connection.blocked"), .value = {.kind = AMQP_FIELD_KIND_BOOLEAN,.value.boolean = 1}},
+		{.key = amqp_cstring_bytes("basic.nack"), .value = {.kind = AMQP_FIELD_KIND_BOOLEAN,.value.boolean = 1}},
+		{.key = amqp_cstring_bytes("publisher_confirms"), .value = {.kind = AMQP_FIELD_KIND_BOOLEAN,.value.boolean = 1}}
 	};
 	amqp_table_entry_t entries[] = {
-		{.key = amqp_cstring_bytes("capabilities"), .value = {.kind = AMQP_FIELD_KIND_TABLE, .value.table = {3, capabilities}}},
+		{.key = amqp_cstring_bytes("capabilities"), .value = {.kind = AMQP_FIELD_KIND_TABLE,.value.table = {3, capabilities}}},
 		{.key = amqp_cstring_bytes("connection_name"), .value = {.kind = AMQP_FIELD_KIND_UTF8}}
 	};
 	amqp_table_t properties = {2, entries};

@@ -29,7 +29,8 @@
 
 #include "sink/rabbitmq/queue.h"
 
-#define ROOM_FOR_FIELDS	1024	/* bytes that properties have besides texts and headers */
+#define ROOM_FOR_FIELDS	1024	/* bytes that properties have besides texts
+								 * and headers */
 #define MAX_FRAMES		10000	/* that are taken before sending goes on */
 
 /* The message has its answer. */

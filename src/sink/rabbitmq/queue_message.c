@@ -32,11 +32,11 @@
 #define PER_HEADER	8			/* bytes that a header has besides its texts */
 #define PERSISTENT	2			/* delivery mode */
 
-/* Decide the event, which can have no message.  Always false. */
+/* Decide the event, which can never have a message.  Always false. */
 static bool
 refuse(BSink *p, IdemBatchEvent *e, const char *sqlstate, const char *problem)
 {
-	idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, sqlstate, problem);
+	idem_intake_decide(&p->in, e, IDEM_PROTO_IMPOSSIBLE, sqlstate, problem);
 	return false;
 }
 
@@ -102,6 +102,23 @@ bqueue_prepare(BSink *p, IdemBatch *b)
 		else
 			prepare_event(p, e);
 	}
+}
+
+void
+bqueue_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1])
+{
+	const BSinkConfig *c = &((BSink *) p)->config;
+	const IdemTemplate how = {.relay = c->relay};
+	IdemSinkEvent view = idem_batch_view(e);
+	size_t		len = 0;
+
+	if (!c->exchange_is_fixed)
+	{
+		idem_template_name(&how, c->exchange, &view, buf, IDEM_SINK_DESTINATION / 2);
+		len = strlen(buf);
+		buf[len++] = '/';
+	}
+	idem_template_name(&how, c->routing_key, &view, buf + len, IDEM_SINK_DESTINATION + 1 - len);
 }
 
 void
@@ -241,7 +258,7 @@ bqueue_make_message(BSink *p, IdemBatchEvent *e, size_t room, BQueueMessage *m)
 		return false;
 	add_fields(p, &view, m);
 	if (m->names.len + (size_t) m->n_headers * PER_HEADER > room)
-		return refuse(p, e, "54000", "event has headers that do not fit into a frame of the connection: lower their size, or raise the server's frame_max");
+		return refuse(p, e, "54000", "event has headers that do not fit into a frame of the connection");
 	find_text(m, &m->properties.message_id);
 	find_text(m, &m->properties.type);
 	find_text(m, &m->properties.content_type);

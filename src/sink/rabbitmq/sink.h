@@ -89,12 +89,15 @@ typedef struct BSink
  */
 typedef struct BSinkMode
 {
-	/* Answer a LOOK up to its end; the options have been looked at.  False: p->failure */
+	/*
+	 * Answer a LOOK up to its end; the options have been looked at.  False:
+	 * p->failure
+	 */
 	bool		(*look) (BSink *p);
 
 	/*
-	 * Connect, take over, and fill in *ready: limits, credit, capabilities, position.
-	 * False: p->failure
+	 * Connect, take over, and fill in *ready: limits, credit, capabilities,
+	 * position. False: p->failure
 	 */
 	bool		(*start) (BSink *p, IdemProtoReady *ready);
 
