@@ -137,7 +137,7 @@ SELECT o, pg_temp.attempt('CREATE SERVER regress_redis FOREIGN DATA WRAPPER idem
 	($$stream '{id}'$$), ($$stream '{relay'$$), ($$position_key '{aggregate_type}'$$), ($$source '{event_type}'$$), ($$maxlen '-1'$$),
 	($$wait_aof 'always'$$), ($$stream '{relay}.{aggregate_type}.{event_type}.{header:x}', position_key '{relay}', maxlen '0', wait_aof 'auto'$$)) AS a (o);
 SELECT o, pg_temp.attempt('CREATE SERVER regress_rabbitmq FOREIGN DATA WRAPPER idempotency_rabbitmq OPTIONS (' || o || ')') FROM (VALUES
-	($$exchange '{aggregate_id}'$$), ($$routing_key '{id}'$$), ($$source '{event_type}'$$), ($$heartbeat '0'$$), ($$format 'fields'$$), ($$user 'u'$$),
+	($$exchange '{aggregate_id}'$$), ($$routing_key '{id}'$$), ($$stream '{aggregate_type}'$$), ($$delivery 'once'$$), ($$max_event_bytes '-1'$$), ($$stream 's.{relay}', delivery 'at_least_once', max_event_bytes '1000'$$), ($$source '{event_type}'$$), ($$heartbeat '0'$$), ($$format 'fields'$$), ($$user 'u'$$),
 	($$servers 'a', vhost 'v', exchange '{relay}.{aggregate_type}.{event_type}.{header:x}', routing_key '{aggregate_id}', heartbeat '1', tls 'on'$$)) AS a (o);
 CREATE SERVER regress_http FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'https://example.com/');
 SELECT o, pg_temp.attempt(format('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_http OPTIONS (signing_secrets %L)', o)) FROM (VALUES

@@ -241,7 +241,7 @@ BEGIN
 		('http', 'Sink: webhooks, and queues of clouds with an HTTP interface. At least once, with the event''s id in each request.'),
 		('nats', 'Sink: a stream of NATS JetStream; messages and position are stored in one atomic batch. Exactly once, or at least once.'),
 		('redis', 'Sink: streams of Redis or Valkey; entries and position are added by one script. Exactly once.'),
-		('rabbitmq', 'Sink: exchanges of RabbitMQ by AMQP 0-9-1, with confirms. At least once.'),
+		('rabbitmq', 'Sink: exchanges of RabbitMQ by AMQP 0-9-1, with confirms. At least once. Or a stream of RabbitMQ, exactly once.'),
 		('null', 'Sink: a program that acknowledges events and discards them, for measurements.'),
 		('program', 'Sink: any program that speaks the sink protocol; the option "program" names the program.')
 	LOOP

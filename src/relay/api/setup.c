@@ -330,15 +330,14 @@ template_names(const char *template, const char *relay, bool expression)
 		size_t		len = *template == '{' ? strcspn(template, "}") + 1 : 1;
 		const char *text = strncmp(template, "{relay}", 7) == 0 ? relay : pnstrdup(template, len);
 
-		if (expression && *template == '{' && text !=relay)
+		if (expression && *template == '{' && text != relay)
 			text = ".*";
-
 		else if (expression)
 		{
 			StringInfoData quoted;
 
 			initStringInfo(&quoted);
-			for (; *text !='\0'; text ++)
+			for (; *text != '\0'; text++)
 				appendStringInfo(&quoted, strchr("\\^$.[]|()?*+{}", *text) != NULL ? "\\%c" : "%c", *text);
 			text = quoted.data;
 		}
@@ -346,6 +345,30 @@ template_names(const char *template, const char *relay, bool expression)
 		template += len;
 	}
 	return buf.data;
+}
+
+/* Commands for a server whose stream a relay of the rabbitmq sink delivers to.  user: or NULL */
+static void
+append_rabbitmq_stream(StringInfo out, const ForeignServer *server, const char *relay, const char *vhost, const char *user)
+{
+	const char *stream = idem_sink_option_value(server->options, "stream");
+	const char *delivery = idem_sink_option_value(server->options, "delivery");
+	const char *pattern = shell_word(psprintf("^%s$", template_names(stream, relay, true)));
+	bool		reads = delivery == NULL || strcmp(delivery, "at_least_once") != 0;
+	StringInfoData host;
+	StringInfoData name;
+
+	initStringInfo(&host);
+	initStringInfo(&name);
+	escape_json(&host, vhost);
+	escape_json(&name, template_names(stream, relay, false));
+	appendStringInfoString(out, IDEM_SINK_RABBITMQ_PLUGIN_SETUP);
+	appendStringInfo(out, IDEM_SINK_RABBITMQ_OBJECTS_SETUP,
+					 shell_word(psprintf("{\"queues\": [{\"vhost\": %s, \"name\": %s, \"durable\": true, \"auto_delete\": false, "
+										 "\"arguments\": {\"x-queue-type\": \"stream\"}}]}", host.data, name.data)));
+	if (user != NULL)
+		appendStringInfo(out, IDEM_SINK_RABBITMQ_STREAM_RIGHTS_SETUP, shell_word(vhost), shell_word(user), pattern,
+						 reads ? pattern : "'^$'");
 }
 
 /* Commands for a server that a relay of the rabbitmq sink delivers to. */
@@ -361,6 +384,11 @@ append_rabbitmq(StringInfo out, const ForeignServer *server, const char *relay)
 
 	vhost = vhost ? vhost : IDEM_SINK_RABBITMQ_VHOST;
 	exchange = exchange ? exchange : IDEM_SINK_RABBITMQ_EXCHANGE;
+	if (idem_sink_option_value(server->options, "stream") != NULL)
+	{
+		append_rabbitmq_stream(out, server, relay, vhost, user);
+		return;
+	}
 	initStringInfo(&host);
 	initStringInfo(&name);
 	initStringInfo(&queue);

@@ -137,6 +137,38 @@ read_names(BSink *p, const IdemProtoHello *hello)
 	return true;
 }
 
+/* Does the option have this value?  NULL: is it set? */
+static bool
+is_set(const IdemProtoHello *hello, const char *option, const char *value)
+{
+	char	   *text = idem_sink_option(hello, option, NULL);
+	bool		is = text != NULL && (value == NULL || strcmp(text, value) == 0);
+
+	free(text);
+	return is;
+}
+
+/* Read what is about a stream.  False: p->failure */
+static bool
+read_stream(BSink *p, const IdemProtoHello *hello)
+{
+	BSinkConfig *c = &p->config;
+
+	c->stream = idem_sink_option(hello, "stream", NULL);
+	c->exactly_once = c->stream != NULL && !is_set(hello, "delivery", "at_least_once");
+	c->max_event_bytes = (uint64_t) idem_sink_option_int(hello, "max_event_bytes", 0);
+	if (c->stream == NULL && is_set(hello, "delivery", "exactly_once"))
+		return wrong(p, "delivery", "can be \"exactly_once\" with the option \"stream\" only");
+	if (c->stream == NULL && c->max_event_bytes > 0)
+		return wrong(p, "max_event_bytes", "needs the option \"stream\"");
+	if (c->stream != NULL && (is_set(hello, "exchange", NULL) || is_set(hello, "routing_key", NULL)))
+		return wrong(p, "stream", "and \"exchange\" or \"routing_key\" exclude each other");
+	if (c->exactly_once && !(hello->flags & IDEM_PROTO_WANT_POSITION))
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
+							  "the rabbitmq sink stores positions in a stream, unless the option \"delivery\" is \"at_least_once\"");
+	return true;
+}
+
 /* Read what makes the connection safe.  False: p->failure */
 static bool
 read_tls(BSink *p, const IdemProtoHello *hello)
@@ -205,5 +237,5 @@ bsink_configure(BSink *p, const IdemProtoHello *hello)
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->heartbeat = (int) idem_sink_option_int(hello, "heartbeat", 30);
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
-	return read_servers(p, hello) && read_names(p, hello) && read_tls(p, hello) && read_login(p, hello);
+	return read_servers(p, hello) && read_names(p, hello) && read_stream(p, hello) && read_tls(p, hello) && read_login(p, hello);
 }

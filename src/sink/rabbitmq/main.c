@@ -37,9 +37,9 @@ stop(BSink *p)
 
 /* The mode that the options ask for. */
 static const BSinkMode *
-choose_mode(void)
+choose_mode(const BSink *p)
 {
-	return &bsink_queue_mode;
+	return p->config.stream != NULL ? &bsink_stream_mode : &bsink_queue_mode;
 }
 
 /* Answer HELLO or LOOK. */
@@ -54,7 +54,7 @@ greet(BSink *p)
 	p->in.key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
 	if (!bsink_configure(p, &hello))
 		stop(p);
-	mode = choose_mode();
+	mode = choose_mode(p);
 	if (idem_sink_looks(&p->sink))
 	{
 		idem_sink_found(&p->sink, true, NULL);

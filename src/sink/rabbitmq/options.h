@@ -29,6 +29,13 @@ static const IdemSinkOption idem_sink_rabbitmq_options[] = {
 	.choices = "{relay} {aggregate_type} {event_type} {header:NAME}"},
 	{.name = "routing_key", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE,
 	.choices = "{relay} {aggregate_type} {aggregate_id} {event_type} {header:NAME}"},
+	/* a stream, over the stream protocol, in the place of exchange and routing key */
+	{.name = "stream", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE, .choices = "{relay}"},
+	/* of a stream */
+	{.name = "delivery", .where = IDEM_OPTION_SERVER,
+	.type = IDEM_OPTION_CHOICE, .choices = "exactly_once at_least_once"},
+	/* largest event, in bytes of its data; 0: what the server takes */
+	{.name = "max_event_bytes", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_INT, .min = 0, .max = 500000000},
 	{.name = "format", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_CHOICE,
 	.choices = "plain cloudevents_binary cloudevents_structured"},
 	/* the source of CloudEvents; a template with {relay}, {aggregate_type} */

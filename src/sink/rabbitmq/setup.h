@@ -28,4 +28,12 @@
 #define IDEM_SINK_RABBITMQ_RIGHTS_SETUP \
 	"rabbitmqctl set_permissions -p %s %s '^$' %s '^$'\n"
 
+/* A stream: the plugin, and the stream as JSON. */
+#define IDEM_SINK_RABBITMQ_PLUGIN_SETUP \
+	"rabbitmq-plugins enable rabbitmq_stream\n"
+
+/* Rights on a stream: virtual host, user, pattern to write, pattern to read. */
+#define IDEM_SINK_RABBITMQ_STREAM_RIGHTS_SETUP \
+	"rabbitmqctl set_permissions -p %s %s '^$' %s %s\n"
+
 #endif							/* IDEM_SINK_RABBITMQ_SETUP_H */

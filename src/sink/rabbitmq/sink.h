@@ -62,6 +62,9 @@ typedef struct BSinkConfig
 	char	   *routing_key;	/* template */
 	bool		exchange_is_fixed;	/* the template has no field of an event,
 									 * and is filled in */
+	char	   *stream;			/* template; NULL: the mode for queues */
+	bool		exactly_once;	/* into the stream */
+	uint64_t	max_event_bytes;	/* into the stream; 0: no limit */
 	BSinkFormat format;
 	char	   *source;			/* template */
 	int			heartbeat;		/* s */
@@ -120,6 +123,10 @@ typedef struct BSinkMode
 /* queue.c */
 
 extern const BSinkMode bsink_queue_mode;
+
+/* stream.c */
+
+extern const BSinkMode bsink_stream_mode;
 
 /* config.c */
 
