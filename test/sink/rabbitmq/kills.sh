@@ -1,8 +1,10 @@
 #!/bin/bash
 # Kill -9 relay workers, sink programs, producers and the RabbitMQ server under load, and
-# judge what the queues hold: `make test-faults PARTS=rabbitmq`; see kills.py.
+# judge what queues and streams hold: `make test-faults PARTS=rabbitmq`; see kills.py and
+# stream_kills.py.
 #
-#	KILLS=100			so many kills
+#	RUNS="kills stream_kills"	these, default: both
+#	KILLS=100			so many kills in each
 #	EVENTS=50000		at least so many committed events; default: 500 for each kill
 #	HASTY=0.25			the share of the kills after which the next one does not wait until the
 #						system has recovered
@@ -26,19 +28,23 @@ SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 crash_stage || give_up "rabbitmq: build"
 clients=$(test/setup/rabbitmq.sh clients) || give_up "rabbitmq: pika cannot be fetched"
 mkdir "$IDEM_WORK/crash/rabbitmq"
-cp test/sink/rabbitmq/__init__.py test/sink/rabbitmq/server.py test/sink/rabbitmq/kills.py "$IDEM_WORK/crash/rabbitmq/"
+for file in __init__ server kills stream_kills streamlib streamread; do
+	cp "test/sink/rabbitmq/$file.py" "$IDEM_WORK/crash/rabbitmq/"
+done
 cp -R "$clients" "$IDEM_WORK/crash/clients"
 cp test/sink/notrun.py test/setup/rabbitmq.sh "$IDEM_WORK/crash/"
 chmod -R a+rX "$IDEM_WORK/crash"
 export RABBITMQ_SH=$IDEM_WORK/crash/rabbitmq.sh RABBITMQ_CLIENTS=$IDEM_WORK/crash/clients
-idem_mkdir "$IDEM_WORK/round"
-idem_say "$KILLS kills, at least $EVENTS events, seed $SEED"
-log=$IDEM_WORK/log/kills
-crash_python rabbitmq/kills.py "$SEED" "$KILLS" "$EVENTS" "$IDEM_WORK/round" "$IDEM_BINDIR" \
-	"$IDEM_WORK/extension.conf" "$CRASH_SINKS" "${HASTY:-0.25}" 2>&1 | tee "$log"
-tally "$log" "${PIPESTATUS[0]}"
-passed=$((passed + TALLY_GOOD))
-failed=$((failed + TALLY_BAD))
+for run in ${RUNS:-kills stream_kills}; do
+	idem_mkdir "$IDEM_WORK/$run"
+	idem_say "$run: $KILLS kills, at least $EVENTS events, seed $SEED"
+	log=$IDEM_WORK/log/$run
+	crash_python "rabbitmq/$run.py" "$SEED" "$KILLS" "$EVENTS" "$IDEM_WORK/$run" "$IDEM_BINDIR" \
+		"$IDEM_WORK/extension.conf" "$CRASH_SINKS" "${HASTY:-0.25}" 2>&1 | tee "$log"
+	tally "$log" "${PIPESTATUS[0]}"
+	passed=$((passed + TALLY_GOOD))
+	failed=$((failed + TALLY_BAD))
+done
 # shellcheck disable=SC2034 # idem_cleanup looks at it
 [ "$failed" = 0 ] || KEEP=1
 echo "$passed passed, $failed failed"
