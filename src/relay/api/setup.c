@@ -328,20 +328,20 @@ template_names(const char *template, const char *relay, bool expression)
 	while (*template != '\0')
 	{
 		size_t		len = *template == '{' ? strcspn(template, "}") + 1 : 1;
-		const char *text = strncmp(template, "{relay}", 7) == 0 ? relay : pnstrdup(template, len);
+		const char *part = strncmp(template, "{relay}", 7) == 0 ? relay : pnstrdup(template, len);
 
-		if (expression && *template == '{' && text != relay)
-			text = ".*";
+		if (expression && *template == '{' && part != relay)
+			part = ".*";
 		else if (expression)
 		{
 			StringInfoData quoted;
 
 			initStringInfo(&quoted);
-			for (; *text != '\0'; text++)
-				appendStringInfo(&quoted, strchr("\\^$.[]|()?*+{}", *text) != NULL ? "\\%c" : "%c", *text);
-			text = quoted.data;
+			for (; *part != '\0'; part++)
+				appendStringInfo(&quoted, strchr("\\^$.[]|()?*+{}", *part) != NULL ? "\\%c" : "%c", *part);
+			part = quoted.data;
 		}
-		appendStringInfoString(&buf, text);
+		appendStringInfoString(&buf, part);
 		template += len;
 	}
 	return buf.data;
