@@ -29,6 +29,7 @@
 #   make test-nats       the nats sink against real servers; TESTS=names, KILLS=n (test/sink/README.md)
 #   make test-redis      the redis sink against real servers; TESTS=names; KILLS=n kills around one
 #   make test-rabbitmq   the rabbitmq sink against real servers; TESTS=names; KILLS=n kills around one
+#   make test-mqtt       the mqtt sink against real brokers; the same
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
@@ -57,7 +58,7 @@ SPECS = $(if $(filter 1,$(ISOLATION)),$(if $(TESTS),$(filter $(TESTS_ISOLATION),
 # to define it, and make warns about a recipe that is replaced; so where one of these
 # targets is asked for, PGXS is left out and the other goals are made first.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-http torture analysis lint indent server packages bench demo example
+TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http torture analysis lint indent server packages bench demo example
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -165,6 +166,9 @@ test-redis:
 	+@KILLS='$(KILLS)' test/sink/redis/run.sh $(TESTS)
 test-rabbitmq:
 	+@KILLS='$(KILLS)' test/sink/rabbitmq/run.sh $(TESTS)
+
+test-mqtt:
+	+@KILLS='$(KILLS)' test/sink/mqtt/run.sh $(TESTS)
 test-http:
 	+@KILLS='$(KILLS)' test/sink/http/run.sh $(TESTS)
 analysis:

@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq http steady"
+PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -27,8 +27,9 @@ src/sink/kafka/           kafka
 src/sink/nats/            nats
 src/sink/redis/           redis
 src/sink/rabbitmq/        rabbitmq
+src/sink/mqtt/            mqtt
 src/sink/http/            http
-src/sink/common/          fuzz mutants points kafka nats redis rabbitmq http
+src/sink/common/          fuzz mutants points kafka nats redis rabbitmq mqtt http
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
 src/store/                points mutants store
@@ -50,6 +51,7 @@ test/sink/kafka/          kafka
 test/sink/nats/           nats
 test/sink/redis/          redis
 test/sink/rabbitmq/       rabbitmq
+test/sink/mqtt/           mqtt
 doc/howto/webhooks.md     http
 test/sink/http/           http
 test/python/              history points environment
@@ -82,6 +84,7 @@ seconds()
 		nats) echo 150 ;;
 		redis) echo 180 ;;
 		rabbitmq) echo 400 ;;
+		mqtt) echo 150 ;;
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		*) echo "${faults:-600}" ;;
@@ -167,7 +170,7 @@ mutant_files()
 			isolation) echo "test/isolation/specs/$test.spec" ;;
 			tap) echo "test/t/$test.pl" ;;
 			sink) grep -lE "def $test\b" test/sink/postgres/*.py ;;
-			kafka | nats | redis | rabbitmq) grep -lE "def $test\b" "test/sink/$area"/*.py || echo "test/sink/$area/points_test.py" ;;
+			kafka | nats | redis | rabbitmq | mqtt) grep -lE "def $test\b" "test/sink/$area"/*.py || echo "test/sink/$area/points_test.py" ;;
 		esac
 	done
 }

@@ -204,6 +204,7 @@ SELECT pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER idempotency_%s O
 	('nats', 'servers ''a'', tls ''perhaps'''), ('nats', 'token ''secret'''),
 	('redis', 'servers ''h'', delivery ''twice'''), ('redis', 'password ''secret'''),
 	('rabbitmq', 'servers ''h'', queue ''q'''), ('rabbitmq', 'password ''secret'''),
+	('mqtt', 'servers ''h'', qos ''0'''), ('mqtt', 'password ''secret'''),
 	('null', 'x ''1'''), ('null', 'stats_interval ''-1'''),
 	('program', 'program ''../x'''), ('program', 'program ''X'''),
 	('postgres', 'password ''secret'''), ('postgres', 'nothing ''x''')) AS a (w, o);
@@ -250,6 +251,15 @@ SELECT idempotency.sink_setup('nats', 'the relay');
 ALTER SERVER nats OPTIONS (SET subject 'o.all', ADD delivery 'at_least_once');
 SELECT idempotency.sink_setup('nats');
 DROP SERVER nats CASCADE;
+CREATE SERVER mqtt FOREIGN DATA WRAPPER idempotency_mqtt OPTIONS (servers 'a', topic E'o/p-{event_type}/x\n');
+CREATE USER MAPPING FOR CURRENT_USER SERVER mqtt;
+SELECT idempotency.sink_setup('mqtt');
+ALTER SERVER mqtt OPTIONS (SET topic 'o/all', ADD in_flight '7');
+ALTER USER MAPPING FOR CURRENT_USER SERVER mqtt OPTIONS (ADD user E'it''s\ntopic #', ADD password 'secret');
+SELECT idempotency.sink_setup('mqtt', 'the relay');
+ALTER SERVER mqtt OPTIONS (SET topic E'o/p-{event_type}/x\n');
+SELECT idempotency.sink_setup('mqtt');
+DROP SERVER mqtt CASCADE;
 SELECT pg_temp.try($$SELECT idempotency.sink_setup_sql('nowhere')$$);
 -- The text holds no SQL of a server's owner, and runs again for a second relay.
 CREATE SERVER U&"a\000aSELECT 1/0; --" FOREIGN DATA WRAPPER idempotency_null;

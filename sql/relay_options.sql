@@ -139,6 +139,10 @@ SELECT o, pg_temp.attempt('CREATE SERVER regress_redis FOREIGN DATA WRAPPER idem
 SELECT o, pg_temp.attempt('CREATE SERVER regress_rabbitmq FOREIGN DATA WRAPPER idempotency_rabbitmq OPTIONS (' || o || ')') FROM (VALUES
 	($$exchange '{aggregate_id}'$$), ($$routing_key '{id}'$$), ($$stream '{aggregate_type}'$$), ($$delivery 'once'$$), ($$max_event_bytes '-1'$$), ($$stream 's.{relay}', delivery 'at_least_once', max_event_bytes '1000'$$), ($$source '{event_type}'$$), ($$heartbeat '0'$$), ($$format 'fields'$$), ($$user 'u'$$),
 	($$servers 'a', vhost 'v', exchange '{relay}.{aggregate_type}.{event_type}.{header:x}', routing_key '{aggregate_id}', heartbeat '1', tls 'on'$$)) AS a (o);
+SELECT o, pg_temp.attempt('CREATE SERVER regress_mqtt FOREIGN DATA WRAPPER idempotency_mqtt OPTIONS (' || o || ')') FROM (VALUES
+	($$topic '{id}'$$), ($$topic 'a/{relay'$$), ($$client_id '{aggregate_type}'$$), ($$qos '0'$$), ($$retain 'yes'$$), ($$keepalive '4'$$),
+	($$in_flight '0'$$), ($$message_expiry '-1'$$), ($$source '{event_type}'$$), ($$websockets 'on'$$),
+	($$servers 'a', topic '{relay}/{aggregate_type}/{aggregate_id}/{event_type}/{header:x}', qos '2', retain 'on', client_id 'c-{relay}', tls 'on'$$)) AS a (o);
 CREATE SERVER regress_http FOREIGN DATA WRAPPER idempotency_http OPTIONS (url 'https://example.com/');
 SELECT o, pg_temp.attempt(format('CREATE USER MAPPING FOR CURRENT_USER SERVER regress_http OPTIONS (signing_secrets %L)', o)) FROM (VALUES
 	('secret'), (' '), ('whsec_' || repeat('A', 28)), ('whsec_' || repeat('A', 33)), ('whsec_' || repeat('A', 31) || '-'), ('whsec_' || repeat('A', 88)),

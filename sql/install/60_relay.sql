@@ -242,6 +242,7 @@ BEGIN
 		('nats', 'Sink: a stream of NATS JetStream; messages and position are stored in one atomic batch. Exactly once, or at least once.'),
 		('redis', 'Sink: streams of Redis or Valkey; entries and position are added by one script. Exactly once.'),
 		('rabbitmq', 'Sink: exchanges of RabbitMQ by AMQP 0-9-1, with confirms. At least once. Or a stream of RabbitMQ, exactly once.'),
+		('mqtt', 'Sink: topics of a broker of MQTT 5. At least once, with the event''s id in each message.'),
 		('null', 'Sink: a program that acknowledges events and discards them, for measurements.'),
 		('program', 'Sink: any program that speaks the sink protocol; the option "program" names the program.')
 	LOOP

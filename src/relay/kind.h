@@ -19,6 +19,7 @@
 
 #include "sink/http/options.h"
 #include "sink/kafka/options.h"
+#include "sink/mqtt/options.h"
 #include "sink/nats/options.h"
 #include "sink/null/options.h"
 #include "sink/postgres/options.h"
@@ -39,6 +40,7 @@
 	KIND(nats, idem_sink_nats_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(redis, idem_sink_redis_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(rabbitmq, idem_sink_rabbitmq_options, IDEM_KIND_HAS_PROGRAM) \
+	KIND(mqtt, idem_sink_mqtt_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(null, idem_sink_null_options, IDEM_KIND_HAS_PROGRAM) \
 	KIND(program, idem_sink_program_options, IDEM_KIND_OPEN)
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # Run all parts that break things on purpose: `make test-faults`.
 #
-#	PARTS="history store environment points mutants analysis kafka http nats redis rabbitmq"	the parts, default: all
+#	PARTS="history store environment points mutants analysis kafka http nats redis rabbitmq mqtt"	the parts, default: all
 #	KILLS=n			so many kills in the parts store (default: 60), kafka (300; a long run
-#					has 2000), http, nats, redis and rabbitmq (100)
+#					has 2000), http, nats, redis, rabbitmq and mqtt (100)
 #	MUTANTS="names"	only these broken builds
 #	UNTIL=n			begin with no other broken build after so many seconds
 #	SLOW=150		this machine takes 150 % of the time of a quiet machine with two
@@ -37,13 +37,14 @@ declare -A script=(
 	[nats]=test/sink/nats/kills.sh
 	[redis]=test/sink/redis/kills.sh
 	[rabbitmq]=test/sink/rabbitmq/kills.sh
+	[mqtt]=test/sink/mqtt/kills.sh
 )
 # The seconds of each part on a quiet machine with two cores.  A part may take twice
 # as long and a minute, and also the time that the parts before did not use.
-declare -A takes=([history]=500 [store]=120 [environment]=250 [points]=250 [mutants]=1100 [analysis]=600 [kafka]=$((120 + ${KILLS:-300} * 3)) [http]=$((60 + ${KILLS:-100} * 2)) [nats]=$((60 + ${KILLS:-100} * 2)) [redis]=$((60 + ${KILLS:-100} * 2)) [rabbitmq]=$((90 + ${KILLS:-100} * 4)))
+declare -A takes=([history]=500 [store]=120 [environment]=250 [points]=250 [mutants]=1100 [analysis]=600 [kafka]=$((120 + ${KILLS:-300} * 3)) [http]=$((60 + ${KILLS:-100} * 2)) [nats]=$((60 + ${KILLS:-100} * 2)) [redis]=$((60 + ${KILLS:-100} * 2)) [rabbitmq]=$((90 + ${KILLS:-100} * 4)) [mqtt]=$((60 + ${KILLS:-100} * 2)))
 read -ra mutants <<<"${MUTANTS:-}"
 [ ${#mutants[@]} = 0 ] || takes[mutants]=$((60 + 12 * ${#mutants[@]}))
-parts=${PARTS:-history store environment points mutants analysis kafka http nats redis rabbitmq}
+parts=${PARTS:-history store environment points mutants analysis kafka http nats redis rabbitmq mqtt}
 slow=${SLOW:-100}
 # Seconds that a part has to clean up after it was ended.
 grace=30

@@ -56,6 +56,7 @@ class Kills:
     # relay -> letters of the aggregate types that it takes, options of its server, its arguments
     relays = {}
     repeating = set()   # relays that deliver at least once
+    ended_by = {}       # what is not killed by SIGKILL, and how it is ended
 
     # What a subclass does: start the target, say where it listens, kill it, start it again, read it, end it.
 
@@ -260,8 +261,8 @@ class Kills:
         """Until nothing is on its way, or nothing moves any more."""
         last, since = None, time.monotonic()
         while True:
-            now = self.a.rows("SELECT relay, lag_events, position FROM idempotency.stat_relay ORDER BY relay")
-            if all(lag == 0 for _, lag, _ in now):
+            now = self.a.rows("SELECT relay, lag_events, retrying, position FROM idempotency.stat_relay ORDER BY relay")
+            if all(lag == 0 and retrying == 0 for _, lag, retrying, _ in now):
                 return
             if now != last:
                 last, since = now, time.monotonic()
@@ -312,7 +313,7 @@ class Kills:
                        f"(95 %: {'findings' if found else bound(events)} per event)")
         for what in self.shares:
             n = self.counts[what]
-            tally.line(n, f"kill -9 of a {what}: {n} (95 %: {'findings' if wrong else bound(n)} per kill), "
+            tally.line(n, f"{self.ended_by.get(what, 'kill -9')} of a {what}: {n} (95 %: {'findings' if wrong else bound(n)} per kill), "
                        f"recovery at most {self.longest[what]:.1f} s")
         tally.line(events >= self.events, f"{events} events committed, at least {self.events} asked for, "
                    f"in {sum(o == 'committed' for o in h.outcome.values())} transactions")

@@ -35,7 +35,7 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/http/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
@@ -214,6 +214,14 @@ echo "int r;" >"$work/tree/src/sink/rabbitmq/r.c"
 commit rabbitmq
 ci CI_CHOICE=0
 says "^CALLED test/sink/rabbitmq/run.sh "
+git_in "$work/tree" reset -q --hard HEAD~1
+
+name="the mqtt sink"
+mkdir -p "$work/tree/src/sink/mqtt"
+echo "int m;" >"$work/tree/src/sink/mqtt/m.c"
+commit mqtt
+ci CI_CHOICE=0
+says "^CALLED test/sink/mqtt/run.sh "
 git_in "$work/tree" reset -q --hard HEAD~1
 
 name="the http sink"

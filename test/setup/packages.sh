@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -145,6 +145,7 @@ need_sink()
 	need_cmd redis-server redis-server
 	need_python ensurepip python3-venv
 	[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || need_cmd rabbitmq-server rabbitmq-server
+	need_cmd mosquitto mosquitto
 	# pgbouncer is in a directory that only root's PATH has
 	[ -x /usr/sbin/pgbouncer ] || need_cmd pgbouncer pgbouncer
 }
@@ -260,6 +261,17 @@ need_rabbitmq()
 	need_cmd openssl openssl
 	[ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || need_cmd rabbitmq-server rabbitmq-server
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
+}
+
+# What runs mosquitto, and the client of another project in Python (test/setup/mqtt.sh).
+need_mqtt()
+{
+	need_build
+	need_cmd /usr/bin/python3 python3
+	need_python ensurepip python3-venv
+	need_cmd mosquitto mosquitto
+	need_cmd setpriv util-linux
+	need_cmd openssl openssl
 }
 
 # What fetches and runs the peers of the http sink: receivers, nginx, mocks of clouds.
@@ -432,10 +444,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | mqtt | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done

@@ -30,6 +30,8 @@
 #include "shared/args.h"
 #include "sink/kafka/options.h"
 #include "sink/kafka/setup.h"
+#include "sink/mqtt/options.h"
+#include "sink/mqtt/setup.h"
 #include "sink/nats/options.h"
 #include "sink/nats/setup.h"
 #include "sink/postgres/options.h"
@@ -175,20 +177,46 @@ append_kafka(StringInfo out, const ForeignServer *server, const char *relay)
 }
 
 /*
- * The pattern of the subjects that a template can make: a word with a placeholder
- * may be any word, and several, as values may have dots.
+ * The pattern of the subjects, or topics, that a template can make: a word with a
+ * placeholder may be any word, and several, as values may have separators.
  */
 static char *
-subject_pattern(const char *template)
+name_pattern(const char *template, char separator, const char *rest)
 {
 	const char *brace = strchr(template, '{');
 	int			n;
 
 	if (brace == NULL)
 		return pstrdup(template);
-	for (n = brace - template; n > 0 && template[n - 1] != '.'; n--)
+	for (n = brace - template; n > 0 && template[n - 1] != separator; n--)
 		;
-	return psprintf("%.*s>", n, template);
+	return psprintf("%.*s%s", n, template, rest);
+}
+
+/* A word of a file of settings, whose lines a control character would end. */
+static const char *
+setting_word(const char *value)
+{
+	char	   *word = pstrdup(value);
+
+	for (char *c = word; *c != '\0'; c++)
+		if ((unsigned char) *c < ' ' || *c == 0x7F)
+			*c = '?';
+	return word;
+}
+
+/* Settings of a broker that a relay of the mqtt sink delivers to, and the rights of its user. */
+static void
+append_mqtt(StringInfo out, const ForeignServer *server)
+{
+	const char *topic = idem_sink_option_value(server->options, "topic");
+	const char *in_flight = idem_sink_option_value(server->options, "in_flight");
+	const char *user = idem_sink_option_value(GetUserMapping(GetUserId(), server->serverid)->options, "user");
+
+	appendStringInfo(out, IDEM_SINK_MQTT_CONF_SETUP, in_flight ? in_flight : IDEM_SINK_MQTT_IN_FLIGHT);
+	if (user != NULL)
+		appendStringInfo(out, IDEM_SINK_MQTT_ACL_SETUP, setting_word(user),
+						 setting_word(name_pattern(topic ? topic : IDEM_SINK_MQTT_TOPIC, '/', "#")));
 }
 
 /* Add a JSON string to a list. */
@@ -212,7 +240,7 @@ append_nats(StringInfo out, const ForeignServer *server, const char *relay)
 	const char *delivery = idem_sink_option_value(server->options, "delivery");
 	const char *subject = idem_sink_option_value(server->options, "subject");
 	char	   *position = position_name(server, "position_subject", IDEM_SINK_NATS_POSITION_SUBJECT, relay);
-	char	   *pattern = subject_pattern(subject ? subject : IDEM_SINK_NATS_SUBJECT);
+	char	   *pattern = name_pattern(subject ? subject : IDEM_SINK_NATS_SUBJECT, '.', ">");
 	bool		exactly = delivery == NULL || strcmp(delivery, "exactly_once") == 0;
 	StringInfoData subjects;
 	StringInfoData rights;
@@ -441,6 +469,8 @@ idem_sink_setup_fn(PG_FUNCTION_ARGS)
 		append_kafka(&out, server, relay);
 	else if (strcmp(wrapper, "idempotency_nats") == 0)
 		append_nats(&out, server, relay);
+	else if (strcmp(wrapper, "idempotency_mqtt") == 0)
+		append_mqtt(&out, server);
 	else if (strcmp(wrapper, "idempotency_redis") == 0)
 		append_redis(&out, server, relay);
 	else if (strcmp(wrapper, "idempotency_rabbitmq") == 0)

@@ -29,6 +29,7 @@
 #define KAFKA	IDEM_HEADERS_OF_KAFKA
 #define NATS	IDEM_HEADERS_OF_NATS
 #define AMQP	IDEM_HEADERS_OF_AMQP
+#define MQTT	IDEM_HEADERS_OF_MQTT
 
 /* The one list for all sinks; "x-*" stands for all x-... */
 static const struct
@@ -36,9 +37,9 @@ static const struct
 	const char *name;
 	int			places;
 }			reserved[] = {
-	{"aggregate-id", NATS | AMQP}, {"aggregate-type", NATS | AMQP}, {"authorization", HTTP | OPTION}, {"bcc", AMQP}, {"cc", AMQP}, {"ce-*", HTTP | KAFKA | NATS},
+	{"aggregate-id", NATS | AMQP | MQTT}, {"aggregate-type", NATS | AMQP | MQTT}, {"authorization", HTTP | OPTION}, {"bcc", AMQP}, {"cc", AMQP}, {"ce-*", HTTP | KAFKA | NATS},
 	{"cloudevents*", AMQP}, {"connection", HTTP | OPTION}, {"content-*", HTTP}, {"content-length", OPTION}, {"content-type", OPTION | KAFKA | NATS},
-	{"cookie", HTTP | OPTION}, {"event-id", NATS}, {"event-type", NATS}, {"expect", HTTP | OPTION},
+	{"cookie", HTTP | OPTION}, {"event-id", NATS | MQTT}, {"event-type", NATS | MQTT}, {"expect", HTTP | OPTION},
 	{"forwarded", HTTP | OPTION}, {"host", HTTP | OPTION}, {"http2-settings", HTTP | OPTION}, {"id", KAFKA},
 	{"idempotency-key", HTTP | OPTION}, {"if-*", HTTP}, {"keep-alive", HTTP | OPTION}, {"nats-*", NATS},
 	{"proxy-*", HTTP | OPTION}, {"range", HTTP}, {"set-cookie", HTTP}, {"te", HTTP | OPTION}, {"trailer", HTTP | OPTION},

@@ -24,7 +24,8 @@ typedef enum IdemHeaderPlace
 	IDEM_HEADERS_OF_OPTION = 0x02,	/* of the http sink's option "headers" */
 	IDEM_HEADERS_OF_KAFKA = 0x04,
 	IDEM_HEADERS_OF_NATS = 0x08,
-	IDEM_HEADERS_OF_AMQP = 0x10
+	IDEM_HEADERS_OF_AMQP = 0x10,
+	IDEM_HEADERS_OF_MQTT = 0x20
 } IdemHeaderPlace;
 
 /* Walks over the headers of an event; at is 0 at first. */

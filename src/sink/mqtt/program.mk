@@ -1,0 +1,2 @@
+# Debian: libmosquitto libmosquitto-dev
+SINK_MODULES_mqtt = libmosquitto
