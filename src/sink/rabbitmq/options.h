@@ -29,7 +29,11 @@ static const IdemSinkOption idem_sink_rabbitmq_options[] = {
 	.choices = "{relay} {aggregate_type} {event_type} {header:NAME}"},
 	{.name = "routing_key", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE,
 	.choices = "{relay} {aggregate_type} {aggregate_id} {event_type} {header:NAME}"},
-	/* a stream, over the stream protocol, in the place of exchange and routing key */
+
+	/*
+	 * a stream, over the stream protocol, in the place of exchange and
+	 * routing key
+	 */
 	{.name = "stream", .where = IDEM_OPTION_SERVER, .type = IDEM_OPTION_TEMPLATE, .choices = "{relay}"},
 	/* of a stream */
 	{.name = "delivery", .where = IDEM_OPTION_SERVER,
