@@ -171,6 +171,7 @@ CREATE FUNCTION t.reader(kind text) RETURNS text IMMUTABLE RETURN CASE kind
 	WHEN 'relay_log' THEN $q$SELECT idempotency.relay_create('r2', 'nul'); SELECT idempotency.relay_replay('r2', since => now())$q$
 	WHEN 'relays' THEN 'SELECT count(*) FROM idempotency.stat_relay'
 	WHEN 'relay_parked' THEN 'SELECT count(*) FROM idempotency.dead_letters'
+	WHEN 'relay_blocked' THEN 'SELECT count(*) FROM idempotency.stat_relay'
 	WHEN 'relay_attempts' THEN 'SELECT count(*) FROM idempotency.stat_relay'
 	WHEN 'store_segment' THEN 'SELECT count(*) FROM idempotency.processed_events'
 	ELSE $q$SELECT idempotency.claim_event('r10')$q$ END;
@@ -197,7 +198,7 @@ SELECT kind, t.read_after(relation, kind, format('ALTER TABLE %% DROP CONSTRAINT
 	   count(*) AS columns
   FROM t.read JOIN pg_attribute ON attrelid = relation AND attnum > 0 AND NOT attisdropped
  -- an identity column has a type of numbers, and the state is in indexes
- WHERE (kind, attname) NOT IN (('relay_parked', 'parked_id'), ('relay_parked', 'state')) GROUP BY 1, 2 ORDER BY 1, 2;
+ WHERE (kind, attname) NOT IN (('relay_parked', 'parked_id'), ('relay_parked', 'state'), ('relay_blocked', 'blocked_id')) GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT kind, t.read_after(relation, kind, 'ALTER TABLE % DROP CONSTRAINT sound, ALTER ' || attname || ' TYPE varchar') AS state
   FROM t.read JOIN pg_attribute ON attrelid = relation AND attnum > 0 AND NOT attisdropped AND atttypid = 'text'::regtype AND attname = 'event_id' ORDER BY 1;
 -- Columns behind a table's own, with values in each row, and what is left of them when they are dropped

@@ -214,6 +214,29 @@ COMMENT ON SEQUENCE idempotency_data.relay_parked_parked_id_seq IS
     'Numbers the rows of relay_parked; not dumped, restored rows get new numbers.';
 SELECT pg_catalog.pg_extension_config_dump('idempotency_data.relay_parked', '');
 
+-- The table is not dumped: where a dump is restored, relay_adopt sends all that the outbox has.
+CREATE TABLE idempotency_data.relay_blocked (
+    blocked_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    relay_id int NOT NULL,
+    aggregate_type text COLLATE "C" NOT NULL,
+    aggregate_id text COLLATE "C" NOT NULL,
+    base pg_catalog.pg_snapshot NOT NULL,
+    target pg_catalog.pg_snapshot,
+    seq bigint NOT NULL,
+    since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+    CONSTRAINT sound CHECK (
+        seq >= 0 AND isfinite(since)
+        AND octet_length(aggregate_type) BETWEEN 1 AND 1020 AND octet_length(aggregate_id) BETWEEN 1 AND 1020)
+);
+COMMENT ON TABLE idempotency_data.relay_blocked IS
+    'Aggregates whose events wait in the outbox, behind a refused event: those after a position. They are read again, and parked, when no event of the aggregate is parked any more.';
+COMMENT ON COLUMN idempotency_data.relay_blocked.base IS
+    'The position, with "target" and "seq", as in relay_log_0.';
+COMMENT ON COLUMN idempotency_data.relay_blocked.since IS
+    'When the aggregate''s first event was left in the outbox.';
+COMMENT ON SEQUENCE idempotency_data.relay_blocked_blocked_id_seq IS
+    'Numbers the rows of relay_blocked.';
+
 -- The table is not dumped: only the next start of this server can use it.
 CREATE TABLE idempotency_data.relay_attempts (
     relay_id int PRIMARY KEY,
@@ -406,9 +429,9 @@ COMMENT ON COLUMN @extschema@.stat_relay.lag_events IS
     'Committed events after the position, unread or in flight, of all types; counted up to 1,000, an estimate beyond.';
 COMMENT ON COLUMN @extschema@.stat_relay.lag IS 'Age of the oldest of these events; 0 if there is none.';
 COMMENT ON COLUMN @extschema@.stat_relay.lag_bytes IS
-    'Size of these events in the outbox, an estimate where lag_events is one.';
+    'What the outbox keeps for the relay: the size of the events after the position, or after the first one that waits in the outbox behind a refused event; an estimate beyond 1,000 events.';
 COMMENT ON COLUMN @extschema@.stat_relay.retrying IS
-    'Parked events that are not dead: refused and to be tried again, or waiting behind a parked event of their aggregate.';
+    'Parked events that are not dead: refused and to be tried again, or waiting behind a parked event of their aggregate. Beyond about a hundred per aggregate they wait in the outbox, and lag_bytes counts them.';
 COMMENT ON COLUMN @extschema@.stat_relay.oldest_waiting IS
     'When the oldest event was enqueued that is after the position, or parked and not dead; NULL if there is none.';
 COMMENT ON COLUMN @extschema@.stat_relay.delivered_at IS

@@ -90,6 +90,20 @@ typedef struct IdemBlameLane
 	int			window;			/* most events in flight; 0: no limit */
 } IdemBlameLane;
 
+/* Add the key to the n different ones that are there, at most "most"; returns their number. */
+static inline int
+idem_blame_add_key(uint64 *keys, int n, int most, uint64 key)
+{
+	for (int i = 0; i < n; i++)
+	{
+		if (keys[i] == key)
+			return n;
+	}
+	if (n < most)
+		keys[n++] = key;
+	return n;
+}
+
 /* All zero at first. */
 typedef struct IdemBlame
 {

@@ -379,7 +379,8 @@ idem_relay_forget(int relay_id, bool with_row)
 	idem_spi_run_latest("WITH ended AS (SELECT WHERE $2"
 						" OR NOT EXISTS (SELECT FROM %s.relays WHERE relay_id = $1)),"
 						" gone AS (DELETE FROM %s.relays WHERE relay_id = $1 AND EXISTS (TABLE ended)),"
-						" record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1 AND EXISTS (TABLE ended))"
+						" record AS (DELETE FROM %s.relay_attempts WHERE relay_id = $1 AND EXISTS (TABLE ended)),"
+						" blocked AS (DELETE FROM %s.relay_blocked WHERE relay_id = $1 AND EXISTS (TABLE ended))"
 						" DELETE FROM %s.relay_parked WHERE relay_id = $1 AND EXISTS (TABLE ended)",
 						2, types, values);
 	SPI_finish();

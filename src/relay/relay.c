@@ -92,8 +92,8 @@ define_settings(void)
 							&idem_max_sink_starts,
 							50, 1, 1000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.max_parked",
-							"Parked events at which a relay takes no new events from the outbox.",
-							NULL,
+							"Copies of events that wait behind refused ones, of a relay.",
+							"More of them wait in the outbox. With a hundred times as many refused events a relay takes no new ones.",
 							&idem_max_parked,
 							10000, 1, 10000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }

@@ -111,6 +111,16 @@ static const IdemColumn parked_columns[] = {
 	{TIMESTAMPTZOID, false},	/* relay_created_at */
 	{INTERVALOID, true}			/* tried_for */
 };
+static const IdemColumn blocked_columns[] = {
+	{INT8OID, true},			/* blocked_id */
+	{INT4OID, true},			/* relay_id */
+	{TEXTOID, true},			/* aggregate_type */
+	{TEXTOID, true},			/* aggregate_id */
+	{PG_SNAPSHOTOID, true},		/* base */
+	{PG_SNAPSHOTOID, false},	/* target */
+	{INT8OID, true},			/* seq */
+	{TIMESTAMPTZOID, true}		/* since */
+};
 static const IdemColumn attempts_columns[] = {
 	{INT4OID, true},			/* relay_id */
 	{INT8OID, true},			/* attempt */
@@ -121,12 +131,14 @@ static const IdemColumn attempts_columns[] = {
 
 static const IdemTableForm relays_form = FORM(relays_columns);
 static const IdemTableForm parked_form = FORM(parked_columns);
+static const IdemTableForm blocked_form = FORM(blocked_columns);
 static const IdemTableForm attempts_form = FORM(attempts_columns);
 
 static IdemRelRef relay_tables[] = {
 	IDEM_TABLEREF("relays", &relays_form), IDEM_TABLEREF("relay_parked", &parked_form),
-	IDEM_TABLEREF("relay_attempts", &attempts_form), IDEM_RELREF("relay_id_seq"),
-	IDEM_RELREF("relay_parked_parked_id_seq")
+	IDEM_TABLEREF("relay_blocked", &blocked_form), IDEM_TABLEREF("relay_attempts", &attempts_form),
+	IDEM_RELREF("relay_id_seq"), IDEM_RELREF("relay_parked_parked_id_seq"),
+	IDEM_RELREF("relay_blocked_blocked_id_seq")
 };
 
 void

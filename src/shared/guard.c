@@ -86,7 +86,7 @@ static Oid	made_statistics = InvalidOid;
 
 /* The tables that only SQL writes: triggers see all of their rows. */
 static const char *const written_by_sql[] = {
-	"consumers", "relays", "relay_parked", "relay_attempts", "outbox_restored"
+	"consumers", "relays", "relay_parked", "relay_blocked", "relay_attempts", "outbox_restored"
 };
 
 /* Tables that C code writes and that have no index. */

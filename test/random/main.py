@@ -35,6 +35,7 @@ KEEPING = """
 max_prepared_transactions = 100
 idempotency.sink_directory = '{sinks}'
 idempotency.sink_timeout = 10s
+idempotency.max_parked = 3
 """
 
 

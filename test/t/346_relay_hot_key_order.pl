@@ -20,7 +20,7 @@ diag("SEED=$seed");
 my $dir = IdemRelay::sink_directory();
 my $node = IdemTest::cluster('main', conf => <<"END");
 idempotency.sink_directory = '$dir'
-idempotency.max_parked = 300
+idempotency.max_parked = 20
 END
 my $parked = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relay_parked'});
 my $relays = $node->safe_psql('postgres', q{SELECT oid::regclass FROM pg_class WHERE relname = 'relays'});

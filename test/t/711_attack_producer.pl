@@ -135,7 +135,7 @@ $$;
 SQL
 IdemAttack::alive($node, 'payloads as deep as can be built');
 
-# Fill, stop: a flood of events that are refused stops the relays that want them, which say so, and no others
+# Fill, stop: a flood of events that are refused holds up the relays that want them, which say so, and no others
 IdemAttack::sql($node, 'mallory', q{SELECT count(idempotency.outbox_enqueue('card', i::text, 'Created', '1')) FROM generate_series(1, 100) i});
 IdemTest::wait_for($node, q{SELECT state = 'outage' AND last_error IS NOT NULL FROM idempotency.stat_relay WHERE relay = 'cards'});
 IdemAttack::alive($node, 'all events of a relay are refused');

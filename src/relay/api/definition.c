@@ -39,6 +39,7 @@
 #include "relay/anchor.h"
 #include "relay/api/api.h"
 #include "relay/kind.h"
+#include "relay/position/blocked.h"
 #include "relay/position/parked.h"
 #include "relay/worker/workers.h"
 #include "relay/worker_slots.h"
@@ -688,6 +689,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	if (is_lost)
 	{
 		done = idem_snap_empty();
+		idem_blocked_forget(c->relay_id);
 		ereport(WARNING,
 				(errmsg("relay \"%s\" has no position of this cluster", name),
 				 errdetail("It sends everything that is in the outbox.")));

@@ -25,6 +25,7 @@
 #include "utils/timestamp.h"
 
 #include "relay/api/api.h"
+#include "relay/position/blocked.h"
 #include "relay/position/parked.h"
 #include "shared/args.h"
 #include "shared/spi.h"
@@ -146,7 +147,12 @@ replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 				 errmsg("relay \"%s\" does not send events of type \"%.*s\"",
 						c->name, event.aggregate_type.len, event.aggregate_type.data),
 				 errhint("Its aggregate_types are set by relay_alter.")));
-	idem_parked_refuse(NULL, c, &event, &again);
+	if (idem_blocked_keeps(c->relay_id, &event))
+		ereport(NOTICE,
+				(errmsg("event %s waits behind another of its aggregate already",
+						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))))));
+	else
+		idem_parked_refuse(NULL, c, &event, &again);
 	idem_reader_suspend(reader);
 	idem_reader_free(reader);
 }

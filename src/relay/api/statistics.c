@@ -36,6 +36,7 @@
 #include "outbox/reader.h"
 #include "relay/api/api.h"
 #include "relay/config.h"
+#include "relay/position/blocked.h"
 #include "relay/position/parked.h"
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
@@ -235,7 +236,7 @@ position_text(const IdemPosition *pos)
  * behind the position.
  */
 static void
-put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const IdemLag *lag)
+put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const IdemLag *lag, const IdemLag *held)
 {
 	Datum		values[LAG_COLUMNS];
 	bool		nulls[LAG_COLUMNS] = {false};
@@ -245,7 +246,7 @@ put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const Idem
 	values[1] = CStringGetTextDatum(position_text(pos));
 	values[2] = Int64GetDatum(lag->events);
 	values[3] = idem_interval_datum(age);
-	values[4] = Int64GetDatum(lag->bytes);
+	values[4] = Int64GetDatum(held->bytes);
 	values[5] = TimestampTzGetDatum(lag->oldest);
 	nulls[5] = lag->oldest == 0;
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -255,7 +256,8 @@ put_lag(ReturnSetInfo *rsinfo, int relay_id, const IdemPosition *pos, const Idem
  * The lag of all relays at once: one scan of the log of positions.  Events
  * behind a position are counted once, however many relays stand at that
  * position.  The positions are read before the count takes its snapshot.  Behind
- * a position that is not credible is all that the outbox has.
+ * a position that is not credible is all that the outbox has.  The bytes are those that the
+ * relay holds, for blocked keys as well.
  */
 Datum
 idem_relay_lag_fn(PG_FUNCTION_ARGS)
@@ -264,9 +266,11 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 	List	   *relays = idem_relay_rows();
 	HTAB	   *rows = idem_position_all_last();
 	const IdemPosition **shown = palloc(sizeof(*shown) * (list_length(relays) + 1));
-	const IdemPosition **positions = palloc(sizeof(*positions) * (list_length(relays) + 1));
+	const IdemPosition **positions = palloc(sizeof(*positions) * (2 * list_length(relays) + 1));
 	int		   *ids = palloc(sizeof(*ids) * (list_length(relays) + 1));
-	IdemLag    *lags = palloc(sizeof(*lags) * (list_length(relays) + 1));
+	IdemPosition *held = palloc(sizeof(*held) * (list_length(relays) + 1));
+	IdemLag    *lags = palloc(sizeof(*lags) * (2 * list_length(relays) + 1));
+	HTAB	   *bases = idem_blocked_bases();
 	int			n = 0;
 	ListCell   *lc;
 
@@ -282,9 +286,14 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 		shown[n] = &row->pos;
 		positions[n++] = idem_retention_position(relay, row);
 	}
-	idem_reader_lags(positions, lags, n);
 	for (int i = 0; i < n; i++)
-		put_lag(rsinfo, ids[i], shown[i], &lags[i]);
+	{
+		held[i] = idem_retention_held(positions[i], bases, ids[i]);
+		positions[n + i] = &held[i];
+	}
+	idem_reader_lags(positions, lags, 2 * n);
+	for (int i = 0; i < n; i++)
+		put_lag(rsinfo, ids[i], shown[i], &lags[i], &lags[n + i]);
 	PG_RETURN_VOID();
 }
 

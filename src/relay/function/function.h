@@ -18,6 +18,7 @@
 #include "utils/uuid.h"
 
 #include "relay/engine/engine.h"
+#include "relay/position/blocked.h"
 #include "relay/position/parked.h"
 
 /* The couriers */

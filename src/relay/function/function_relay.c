@@ -273,7 +273,7 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 		if (!idem_reader_next(courier->reader, &ev))
 			return true;
 		if (!idem_relay_wants(courier->relay.config, &ev) ||
-			idem_parked_has_seq(courier->parked, ev.seq))
+			idem_parked_has_seq(courier->parked, ev.seq) || idem_blocked_has(courier->parked, &ev))
 		{
 			*last_seq = ev.seq;
 			continue;
@@ -289,7 +289,7 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 		bytes += ev.aggregate_type.len + ev.aggregate_id.len + ev.event_type.len +
 			toast_raw_datum_size(ev.payload) + (ev.has_headers ? toast_raw_datum_size(ev.headers) : 0);
 		if (idem_parked_blocks(courier->parked, &ev))
-			idem_parked_wait(courier->parked, courier->relay.config, &ev);
+			idem_blocked_wait(courier->parked, courier->relay.config, &ev, &courier->relay.walk.read);
 		else
 			(void) work_event(courier, &ev, 0, sent);
 		(*n)++;
@@ -394,8 +394,14 @@ prepare_step(IdemFunctionCourier *courier)
 	if (courier->parked_dirty || courier->parked->stale)
 	{
 		courier->parked->careful = courier->attempts.repeats ? config->batch_events : 0;
-		idem_parked_index_load(courier->parked, config);
+		idem_parked_index_load(courier->parked, config, courier->relay.walk.settled.base);
 		courier->parked_dirty = false;
+	}
+	if (idem_parked_wants_refill(courier->parked))
+	{
+		bool		wrote;
+
+		(void) idem_blocked_refill(courier->parked, config, &courier->relay.walk.read, true, &wrote);
 	}
 }
 
@@ -466,7 +472,7 @@ step_log(IdemFunctionCourier *courier, int limit, StepCounts *counts, bool *ende
 		return false;
 	}
 	courier->log_empty = false;
-	if (courier->parked->total >= idem_max_parked)
+	if (idem_parked_is_full(courier->parked))
 		return false;
 	last_seq = courier->relay.walk.read.seq;
 	IDEM_FAULT_POINT("function-snapshot-taken");
@@ -475,6 +481,7 @@ step_log(IdemFunctionCourier *courier, int limit, StepCounts *counts, bool *ende
 	idem_reader_suspend(courier->reader);
 	idem_walk_read(&courier->relay.walk, *ended, last_seq);
 	idem_walk_advance(&courier->relay.walk, &courier->relay.walk.read);
+	idem_parked_index_log_moved(courier->parked);
 	if (counts->logged > 0)
 	{
 		append_position(courier);
@@ -540,7 +547,7 @@ step(IdemRelay *relay)
 	}
 	if (!step_log(courier, Max(1, limit - (int) counts.repeated), &counts, &ended))
 	{
-		bool		no_room = courier->parked->total >= idem_max_parked;
+		bool		no_room = idem_parked_is_full(courier->parked);
 
 		if (!no_room)
 			courier->attempts.log_left = 0;

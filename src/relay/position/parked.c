@@ -136,9 +136,9 @@ run_for_relay(IdemSpiStatement *statement, int relay_id)
 	return run(statement, 1, types, values) == 1;
 }
 
-/* Lock the relay's row under on_dead = stop; see LOCKING in the file header. */
-static void
-lock_relay(const IdemRelayConfig *config)
+/* See LOCKING in the file header. */
+void
+idem_parked_lock_relay(const IdemRelayConfig *config)
 {
 	static IdemSpiStatement lock =
 	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR NO KEY UPDATE");
@@ -377,6 +377,16 @@ note_parked(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote
 	index->stale |= note->parked_id == 0;
 }
 
+/*
+ * Dead events that are not read again need no place in memory.  Once there are many new
+ * ones, the table is read again without them.
+ */
+static void
+bound_dead(IdemParkedIndex *index)
+{
+	index->stale |= index->counts[IDEM_PARKED_DEAD] - index->dead_loaded > idem_max_parked;
+}
+
 void
 idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 				   const IdemEvent *event, const IdemFailure *failure)
@@ -386,12 +396,14 @@ idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,
 	bool		dead = is_dead(config, &tries, failure);
 	IdemParkedNote note;
 
-	lock_relay(config);
+	idem_parked_lock_relay(config);
 	insert_parked(config, event, dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY, &tries, failure, &note);
 	if (dead)
 		note_dead(config, note.parked_id != 0 ? &event->event_id : NULL, failure);
-	if (index != NULL)
-		note_parked(index, event, &note);
+	if (index == NULL)
+		return;
+	note_parked(index, event, &note);
+	bound_dead(index);
 }
 
 void
@@ -400,7 +412,7 @@ idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const Id
 	Tries		tries = {0};
 	IdemParkedNote note;
 
-	lock_relay(config);
+	idem_parked_lock_relay(config);
 	insert_parked(config, event, IDEM_PARKED_WAITING, &tries, NULL, &note);
 	note_parked(index, event, &note);
 }
@@ -553,7 +565,7 @@ idem_parked_done(const IdemRelayConfig *config, const int64 *parked_ids, int n)
 
 	if (n == 0)
 		return;
-	lock_relay(config);
+	idem_parked_lock_relay(config);
 	(void) run_for_ids(&delete_rows, parked_ids, n);
 }
 
@@ -654,7 +666,7 @@ idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config, 
 	IdemParkedNote note = {.seq = seq, .xid = xid};
 	bool		found;
 
-	lock_relay(config);
+	idem_parked_lock_relay(config);
 	SPI_connect();
 	found = idem_spi_run_saved(&read_attempts, 1, types, values, NULL) == 1;
 	if (found)
@@ -663,7 +675,10 @@ idem_parked_refuse_again(IdemParkedIndex *index, const IdemRelayConfig *config, 
 	if (index == NULL)
 		return;
 	if (found)
+	{
 		idem_parked_index_failed(index, &note);
+		bound_dead(index);
+	}
 	else
 		idem_parked_index_drop(index, seq);
 }
@@ -677,7 +692,7 @@ idem_parked_skipped(const IdemRelayConfig *config, const int64 *parked_ids, int 
 
 	if (n == 0)
 		return;
-	lock_relay(config);
+	idem_parked_lock_relay(config);
 	(void) run_for_ids(&let_wait, parked_ids, n);
 }
 
@@ -702,7 +717,7 @@ idem_parked_resolve(const IdemRelayConfig *config, int64 stored_row, int64 life)
 	Datum		values[3] = {Int32GetDatum(config->relay_id), Int64GetDatum(stored_row),
 	Int64GetDatum(life)};
 
-	lock_relay(config);
+	idem_parked_lock_relay(config);
 	return run(&delete_stored, 3, types, values) > 0;
 }
 

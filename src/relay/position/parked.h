@@ -75,8 +75,19 @@ typedef struct IdemDeadLetter
 #define IDEM_DEAD_LETTERS_NAMED 20
 extern int	idem_parked_take_dead(IdemDeadLetter letters[IDEM_DEAD_LETTERS_NAMED], int *more);
 
-/* With so many parked events a relay reads no more events of the outbox. */
+/*
+ * So many copies of events wait at most behind others of their keys; more of them wait in the
+ * outbox (blocked.h).  With so many times as many refused events that are not dead a relay
+ * reads no more events: the worker's memory has a bound.
+ */
 extern int	idem_max_parked;
+#define IDEM_MOST_REFUSED 100
+
+static inline bool
+idem_parked_is_full(const IdemParkedIndex *index)
+{
+	return index->counts[IDEM_PARKED_RETRY] >= (int64) IDEM_MOST_REFUSED * idem_max_parked;
+}
 
 /*
  * Is the row being inserted one of idem_parked_refuse or idem_parked_wait, and
@@ -91,6 +102,9 @@ extern bool idem_parked_is_parking(void);
  * before a worker can see it.  For standbys the worker's gate waits.
  */
 extern void idem_parked_force_flush(void);
+
+/* Under on_dead = stop: lock the relay's row, before parked events are changed. */
+extern void idem_parked_lock_relay(const IdemRelayConfig *config);
 
 /*
  * Try to take the locks that this transaction needs to park events of the

@@ -20,16 +20,19 @@
  * these are never more than were accepted before.  So a long queue in which
  * every event is refused costs as many events as it holds, not its square.
  *
- * The table is read when the worker or a program starts, when the configuration
- * changes (operators' functions count as such a change), and after an error.
- * In between the index follows what the worker writes.
+ * The tables are read (parked_load.c) when the worker or a program starts, when
+ * the configuration changes (as operators' functions do), and after an error.  In
+ * between the index follows what the worker writes.  A key without parked
+ * events, whose later events wait in the outbox, is free: blocked.c reads these.
  *
  * Invariant: the index has an entry for each row that the worker knows, in
- * whatever state.  A row that the index lacks was parked by an operator, and a
- * message about it is on its way.
+ * whatever state, but for dead events that block nothing and are not read again.
+ * Another row that the index lacks was parked by an operator, and a message about
+ * it is on its way.
  *
- * MEMORY: one context, reset by each load; about 200 bytes per event.  So
- * idempotency.max_parked plus the batches in flight bound it.
+ * MEMORY: one context, reset by each load; about 200 bytes per event, and 250 per
+ * key whose events wait in the outbox.  idempotency.max_parked bounds the events
+ * that wait (blocked.c), and the number of refused ones (idem_parked_is_full).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -42,7 +45,6 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
-#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -50,7 +52,9 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
+#include "relay/blame.h"
 #include "relay/position/parked_index.h"
+#include "relay/position/position.h"
 #include "shared/catalog.h"
 #include "shared/clock.h"
 #include "shared/error.h"
@@ -82,6 +86,7 @@ typedef struct ParkedKey
 	bool		failed;			/* an event of the run was refused */
 	bool		more;			/* counted in index->more */
 	KeyPlace	place;
+	int			queued;			/* entries in the queue */
 	TimestampTz due;			/* in PLACE_DUE: when its first event is due */
 	dlist_node	node;			/* in PLACE_READY, PLACE_HELD */
 	pairingheap_node heap_node; /* in PLACE_DUE */
@@ -107,6 +112,7 @@ idem_parked_index_create(MemoryContext parent)
 	index->cxt = cxt;
 	dlist_init(&index->ready);
 	dlist_init(&index->held);
+	dlist_init(&index->free_keys);
 	return index;
 }
 
@@ -134,46 +140,33 @@ compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	return x->hash < y->hash ? 1 : x->hash > y->hash ? -1 : 0;
 }
 
-/* Forget all events, and take over the settings of the relay. */
-static void
-make_empty(IdemParkedIndex *index, const IdemRelayConfig *config)
+/* After an abort the reader's relations are closed already. */
+void
+idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfig *config)
 {
 	MemoryContext old;
 
 	MemoryContextReset(index->cxt);
 	index->entries = make_table(index->cxt, "parked events", sizeof(int64), sizeof(ParkedEntry));
 	index->keys = make_table(index->cxt, "parked keys", sizeof(uint64), sizeof(ParkedKey));
+	index->blocked = make_table(index->cxt, "blocked keys", sizeof(uint64), sizeof(IdemBlockedKey));
 	old = MemoryContextSwitchTo(index->cxt);
 	index->due = pairingheap_allocate(compare_due, NULL);
 	MemoryContextSwitchTo(old);
 	dlist_init(&index->ready);
 	dlist_init(&index->held);
-	index->total = 0;
-	index->more = 0;
+	dlist_init(&index->free_keys);
+	index->newest = NULL;
+	index->refill_waits = false;
+	if (index->reader != NULL)
+		idem_reader_reset(index->reader);
+	memset(index->counts, 0, sizeof(index->counts));
+	index->total = index->dead_loaded = 0;
+	index->more = index->suspects = 0;
 	index->stale = false;
-	index->suspects = 0;
 	index->looked_at = GetCurrentTimestamp();
 	index->by_key = config->ordering == IDEM_ORDERING_KEY;
 	index->dead_blocks = config->on_dead != IDEM_ON_DEAD_SKIP;
-}
-
-/*
- * Keys are compared by a 64-bit hash; if two keys collide, one waits for the
- * other.  Type and id are hashed one by one, so that it counts where the type
- * ends.
- */
-static uint64
-key_hash(IdemEventText type, IdemEventText id)
-{
-	return hash_combine64(hash_bytes_extended((const unsigned char *) type.data, type.len, 0),
-						  hash_bytes_extended((const unsigned char *) id.data, id.len, 1));
-}
-
-uint64
-idem_parked_key(const IdemRelayConfig *config, const IdemEvent *event)
-{
-	return config->ordering == IDEM_ORDERING_KEY ? key_hash(event->aggregate_type, event->aggregate_id) :
-		(uint64) event->seq;
 }
 
 static ParkedEntry *
@@ -215,6 +208,42 @@ leave_place(IdemParkedIndex *index, ParkedKey *key)
 	key->place = PLACE_NONE;
 }
 
+/* The key has parked events no more: what it has in the outbox can come, in runs of "window". */
+static void
+set_free(IdemParkedIndex *index, uint64 hash, int window)
+{
+	IdemBlockedKey *blocked = idem_parked_blocked_key(index, hash);
+
+	if (blocked == NULL || blocked->is_free)
+		return;
+	blocked->window = window;
+	blocked->is_free = true;
+	dlist_push_tail(&index->free_keys, &blocked->node);
+	index->refill_waits = false;
+}
+
+/* The key has its first parked event.  Returns the length of its next run. */
+static int
+set_blocked(IdemParkedIndex *index, uint64 hash)
+{
+	IdemBlockedKey *blocked = idem_parked_blocked_key(index, hash);
+
+	if (blocked == NULL)
+		return 1;
+	if (blocked->is_free)
+		dlist_delete(&blocked->node);
+	blocked->is_free = false;
+	return Max(blocked->window, 1);
+}
+
+static void
+set_state(IdemParkedIndex *index, ParkedEntry *entry, IdemParkedState state)
+{
+	index->counts[entry->note.state]--;
+	entry->note.state = state;
+	index->counts[state]++;
+}
+
 /* Put the key into the place where its first event belongs.  An empty key is removed. */
 static void
 find_place(IdemParkedIndex *index, ParkedKey *key, TimestampTz now)
@@ -224,7 +253,11 @@ find_place(IdemParkedIndex *index, ParkedKey *key, TimestampTz now)
 	leave_place(index, key);
 	if (dlist_is_empty(&key->queue))
 	{
-		(void) hash_search(index->keys, &key->hash, HASH_REMOVE, NULL);
+		uint64		hash = key->hash;
+		int			window = key->window;
+
+		(void) hash_search(index->keys, &hash, HASH_REMOVE, NULL);
+		set_free(index, hash, window);
 		return;
 	}
 	first = dlist_head_element(ParkedEntry, node, &key->queue);
@@ -266,7 +299,7 @@ get_key(IdemParkedIndex *index, uint64 hash)
 	{
 		memset(key, 0, sizeof(*key));
 		key->hash = hash;
-		key->window = 1;
+		key->window = set_blocked(index, hash);
 		dlist_init(&key->queue);
 	}
 	return key;
@@ -288,6 +321,7 @@ enqueue(ParkedKey *key, ParkedEntry *entry)
 	else
 		dlist_insert_after(before, &entry->node);
 	entry->key = key;
+	key->queued++;
 }
 
 /* Take the entry out of its queue, and out of the run if it is part of one. */
@@ -305,6 +339,7 @@ leave_key(IdemParkedIndex *index, ParkedEntry *entry)
 	if (key == NULL)
 		return;
 	dlist_delete(&entry->node);
+	key->queued--;
 	if (was_taken && --key->taken == 0)
 		end_run(index, key);
 	else if (key->taken == 0)
@@ -320,9 +355,12 @@ add_entry(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash, Times
 	ParkedEntry *entry = hash_search(index->entries, &seq, HASH_ENTER, &found);
 
 	if (found)
+	{
 		leave_key(index, entry);
-	else
-		index->total++;
+		index->counts[entry->note.state]--;
+	}
+	index->total += !found;
+	index->counts[note->state]++;
 	entry->note = *note;
 	entry->taken = entry->suspect = false;
 	entry->key = NULL;
@@ -355,101 +393,28 @@ suspect(IdemParkedIndex *index, ParkedEntry *entry)
 }
 
 void
+idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash)
+{
+	suspect(index, add_entry(index, note, hash, index->looked_at));
+}
+
+void
+idem_parked_index_free_keys(IdemParkedIndex *index)
+{
+	HASH_SEQ_STATUS status;
+	IdemBlockedKey *blocked;
+
+	hash_seq_init(&status, index->blocked);
+	while ((blocked = hash_seq_search(&status)) != NULL)
+		if (hash_search(index->keys, &blocked->hash, HASH_FIND, NULL) == NULL)
+			set_free(index, blocked->hash, 1);
+}
+
+void
 idem_parked_index_put(IdemParkedIndex *index, const IdemEvent *event, const IdemParkedNote *note)
 {
-	(void) add_entry(index, note, key_hash(event->aggregate_type, event->aggregate_id),
+	(void) add_entry(index, note, idem_parked_key_hash(event->aggregate_type, event->aggregate_id),
 					 GetCurrentTimestamp());
-}
-
-const char *const idem_parked_states[IDEM_PARKED_DEAD + 1] = {"retry", "waiting", "dead"};
-
-static IdemParkedState
-state_from_text(const char *state)
-{
-	if (strcmp(state, "dead") == 0)
-		return IDEM_PARKED_DEAD;
-	return strcmp(state, "retry") == 0 ? IDEM_PARKED_RETRY : IDEM_PARKED_WAITING;
-}
-
-IdemEventText
-idem_parked_text(HeapTuple tup, TupleDesc desc, int column)
-{
-	char	   *s = idem_spi_text(tup, desc, column);
-	IdemEventText text = {s, s != NULL ? strlen(s) : 0};
-
-	return text;
-}
-
-/* A timestamp of a row, or if_null. */
-static TimestampTz
-time_or(HeapTuple tup, TupleDesc desc, int column, TimestampTz if_null)
-{
-	bool		isnull;
-	Datum		value = SPI_getbinval(tup, desc, column, &isnull);
-
-	return isnull ? if_null : DatumGetTimestampTz(value);
-}
-
-void
-idem_parked_report(int64 parked_id)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_DATA_CORRUPTED),
-			 errmsg("row with parked_id " INT64_FORMAT " of table \"%s.relay_parked\" is not one that the extension has written",
-					parked_id, IDEM_DATA_SCHEMA_NAME),
-			 errdetail("A dump that was changed, or a role that may write all data, has brought it."),
-			 errhint("Delete the row if it is no event that has to arrive; until then its relay waits.")));
-}
-
-/* Add a row of the table. */
-static void
-add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
-{
-	IdemEventText type = idem_parked_text(tup, desc, 4);
-	IdemEventText id = idem_parked_text(tup, desc, 5);
-	char	   *state = idem_spi_text(tup, desc, 6);
-	IdemParkedNote note = {0};
-
-	if (type.data == NULL || id.data == NULL || state == NULL ||
-		heap_attisnull(tup, 1, desc) || heap_attisnull(tup, 3, desc) || heap_attisnull(tup, 9, desc))
-		idem_parked_report(DatumGetInt64(idem_spi_value(tup, desc, 2)));
-	note.seq = DatumGetInt64(idem_spi_value(tup, desc, 1));
-	note.parked_id = DatumGetInt64(idem_spi_value(tup, desc, 2));
-	note.xid = DatumGetFullTransactionId(idem_spi_value(tup, desc, 3));
-	note.state = state_from_text(state);
-	note.due = time_or(tup, desc, 7, DT_NOEND);
-	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
-	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
-	note.asked = DatumGetBool(idem_spi_value(tup, desc, 11));
-	if (index->hurries && DatumGetBool(idem_spi_value(tup, desc, 10)) && !note.asked)
-		note.due = index->looked_at;
-	suspect(index, add_entry(index, &note, key_hash(type, id), index->looked_at));
-	pfree(unconstify(char *, type.data));
-	pfree(unconstify(char *, id.data));
-}
-
-void
-idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config)
-{
-	Oid			types[2] = {INT4OID, TEXTOID};
-	Datum		values[2] = {Int32GetDatum(config->relay_id),
-	CStringGetTextDatum(unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE))};
-	uint64		n;
-
-	make_empty(index, config);
-	SPI_connect();
-	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
-					 " next_attempt_at, last_failed_at, crashes > 0 OR COALESCE(sqlstate = $2, false),"
-					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400', false)"
-					 " FROM %s.relay_parked WHERE relay_id = $1 ORDER BY seq",
-					 2, types, values, NULL);
-	for (uint64 i = 0; i < n; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		add_row(index, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
-	}
-	SPI_finish();
-	index->hurries = false;
 }
 
 bool
@@ -463,10 +428,41 @@ idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event)
 {
 	uint64		hash;
 
-	if (!index->by_key || index->total == 0)
+	if (!index->by_key || (index->total == 0 && hash_get_num_entries(index->blocked) == 0))
 		return false;
-	hash = key_hash(event->aggregate_type, event->aggregate_id);
-	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL;
+	hash = idem_parked_key_hash(event->aggregate_type, event->aggregate_id);
+	return hash_search(index->keys, &hash, HASH_FIND, NULL) != NULL || idem_parked_blocked_key(index, hash) != NULL;
+}
+
+int
+idem_parked_queued(const IdemParkedIndex *index, uint64 hash)
+{
+	ParkedKey  *key = hash_search(index->keys, &hash, HASH_FIND, NULL);
+
+	return key == NULL ? 0 : key->queued;
+}
+
+IdemParkedNote *
+idem_parked_after(const IdemParkedIndex *index, uint64 hash, const IdemPosition *from, int *n)
+{
+	ParkedKey  *key = hash_search(index->keys, &hash, HASH_FIND, NULL);
+	IdemParkedNote *notes = palloc(sizeof(*notes) * (key == NULL ? 1 : key->queued));
+	dlist_iter	iter;
+
+	*n = 0;
+	if (key == NULL)
+		return notes;
+	dlist_foreach(iter, &key->queue)
+	{
+		const ParkedEntry *entry = dlist_container(ParkedEntry, node, iter.cur);
+
+		if (idem_position_passed(from, entry->note.xid, entry->note.seq))
+			continue;
+		if (entry->note.state != IDEM_PARKED_WAITING || entry->taken)
+			return NULL;
+		notes[(*n)++] = entry->note;
+	}
+	return notes;
 }
 
 bool
@@ -482,16 +478,20 @@ idem_parked_keys(const IdemParkedIndex *index, uint64 *keys, int n, int most)
 {
 	HASH_SEQ_STATUS status;
 	ParkedKey  *key;
+	dlist_iter	iter;
 
+	dlist_foreach(iter, &unconstify(IdemParkedIndex *, index)->free_keys)
+		n = idem_blame_add_key(keys, n, most, dlist_container(IdemBlockedKey, node, iter.cur)->hash);
 	hash_seq_init(&status, index->keys);
 	while ((key = hash_seq_search(&status)) != NULL)
 	{
-		int			i = 0;
-
-		while (i < n && keys[i] != key->hash)
-			i++;
-		if (i == n && n < most && dlist_head_element(ParkedEntry, node, &key->queue)->note.state != IDEM_PARKED_DEAD)
-			keys[n++] = key->hash;
+		if (dlist_head_element(ParkedEntry, node, &key->queue)->note.state != IDEM_PARKED_DEAD)
+			n = idem_blame_add_key(keys, n, most, key->hash);
+		if (n == most)
+		{
+			hash_seq_term(&status);
+			break;
+		}
 	}
 	return n;
 }
@@ -504,6 +504,7 @@ idem_parked_index_failed(IdemParkedIndex *index, const IdemParkedNote *note)
 
 	if (entry == NULL || entry->key == NULL)
 		return;
+	set_state(index, entry, note->state);
 	entry->note = *note;
 	if (entry->suspect)
 		index->suspects--;
@@ -526,6 +527,7 @@ idem_parked_index_drop(IdemParkedIndex *index, int64 seq)
 	if (entry == NULL)
 		return;
 	leave_key(index, entry);
+	index->counts[entry->note.state]--;
 	(void) hash_search(index->entries, &seq, HASH_REMOVE, NULL);
 	index->total--;
 }
@@ -539,7 +541,7 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 		return;
 	if (waits)
 	{
-		entry->note.state = IDEM_PARKED_WAITING;
+		set_state(index, entry, IDEM_PARKED_WAITING);
 		entry->key->failed = true;
 	}
 	if (!entry->taken)
@@ -549,10 +551,7 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 		return;
 	end_run(index, entry->key);
 
-	/*
-	 * The key's turn is not over, and an attempt at its event may be on
-	 * record: the key goes first.
-	 */
+	/* The key's turn is not over, and an attempt may be on record: it goes first. */
 	if (!waits && entry->key->place == PLACE_READY)
 		dlist_move_head(&index->ready, &entry->key->node);
 }
@@ -764,6 +763,7 @@ idem_parked_index_log_moved(IdemParkedIndex *index)
 {
 	TimestampTz now;
 
+	index->refill_waits = false;
 	if (dlist_is_empty(&index->held))
 		return;
 	now = GetCurrentTimestamp();
@@ -775,7 +775,7 @@ bool
 idem_parked_index_is_due(IdemParkedIndex *index)
 {
 	ripen(index, GetCurrentTimestamp());
-	return !dlist_is_empty(&index->ready);
+	return !dlist_is_empty(&index->ready) || idem_parked_wants_refill(index);
 }
 
 bool

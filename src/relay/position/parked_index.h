@@ -24,6 +24,7 @@
 #include "access/htup.h"
 #include "access/transam.h"
 #include "access/tupdesc.h"
+#include "common/hashfn.h"
 #include "datatype/timestamp.h"
 #include "lib/ilist.h"
 #include "lib/pairingheap.h"
@@ -65,13 +66,42 @@ typedef struct IdemParkedNote
 								 * not known since the index was loaded */
 } IdemParkedNote;
 
+/*
+ * A key whose later events wait in the outbox: a row of relay_blocked (blocked.h).  Its
+ * events are those that "from" has not passed.
+ */
+typedef struct IdemDifference IdemDifference;
+
+typedef struct IdemBlockedKey
+{
+	uint64		hash;			/* hash of the key */
+	int64		blocked_id;
+	IdemDifference *difference; /* the snapshots of "from" */
+	int64		seq;			/* the number of "from" */
+	bool		is_free;		/* no parked event blocks the key */
+	dlist_node	node;			/* in the list of free keys */
+	bool		joins;			/* the refill at hand is for the key, too */
+	int			window;			/* length of the key's next run */
+	int			copied;			/* so many have been parked in it */
+} IdemBlockedKey;
+
 typedef struct IdemParkedIndex
 {
 	MemoryContext cxt;
-	HTAB	   *entries;		/* all parked events, by seq */
+	HTAB	   *entries;		/* parked events, by seq; without dead ones
+								 * that block nothing and are not read again */
 	HTAB	   *keys;			/* queues of the events that are to be sent,
 								 * or that block, by key */
+	HTAB	   *blocked;		/* keys with events that wait in the outbox,
+								 * IdemBlockedKey by hash */
+	dlist_head	free_keys;		/* those of them that nothing blocks now */
+	IdemDifference *newest;		/* see idem_blocked_stand; may be NULL */
+	bool		refill_waits;	/* nothing to do for them before the outbox
+								 * has been read on */
+	IdemReader *reader;			/* reads their events; NULL: not needed yet */
 	int64		total;
+	int64		counts[IDEM_PARKED_DEAD + 1];	/* by state */
+	int64		dead_loaded;	/* dead ones when the table was read */
 	bool		by_key;			/* ordering = key */
 	bool		dead_blocks;	/* a dead event blocks later events of its key */
 	dlist_head	ready;			/* keys whose first event can be sent */
@@ -110,23 +140,72 @@ typedef struct IdemParkedTaking
 extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
 
 /*
- * Read the table again, in a transaction.  Afterwards no event counts as taken.
+ * Forget all events and keys, and take over the settings of the relay.  ..._add: add a
+ * parked event, whose key has that hash.  ..._free_keys: find the blocked keys that have no
+ * parked event.  For parked_load.c.
  */
-extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config);
+extern void idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfig *config);
+extern void idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash);
+extern void idem_parked_index_free_keys(IdemParkedIndex *index);
 
 /*
- * The event's key, as verdicts name it (blame.h).  ..._was_refused: has the parked event
+ * Read the tables again, in a transaction.  Afterwards no event counts as taken.  passed:
+ * no event that this snapshot sees is read from the outbox again; NULL: all may be.
+ */
+extern void idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config,
+								   const IdemSnap *passed);
+
+/*
+ * Keys are compared by a 64-bit hash; if two keys collide, one waits for the
+ * other.  Type and id are hashed one by one, so that it counts where the type
+ * ends.
+ */
+static inline uint64
+idem_parked_key_hash(IdemEventText type, IdemEventText id)
+{
+	return hash_combine64(hash_bytes_extended((const unsigned char *) type.data, type.len, 0),
+						  hash_bytes_extended((const unsigned char *) id.data, id.len, 1));
+}
+
+/* The event's key, as verdicts name it (blame.h). */
+static inline uint64
+idem_parked_key(const IdemRelayConfig *config, const IdemEvent *event)
+{
+	return config->ordering == IDEM_ORDERING_KEY ? idem_parked_key_hash(event->aggregate_type, event->aggregate_id) :
+		(uint64) event->seq;
+}
+
+/* A key whose events wait in the outbox; NULL: it is none. */
+static inline IdemBlockedKey *
+idem_parked_blocked_key(const IdemParkedIndex *index, uint64 hash)
+{
+	return index->blocked == NULL || hash_get_num_entries(index->blocked) == 0 ? NULL :
+		hash_search(index->blocked, &hash, HASH_FIND, NULL);
+}
+
+/*
+ * ..._was_refused: has the parked event
  * been refused before?  ..._keys: add the keys whose events can be sent, now or later, to
  * the n keys that are there; returns their number, at most "most".
  */
-extern uint64 idem_parked_key(const IdemRelayConfig *config, const IdemEvent *event);
 extern bool idem_parked_was_refused(const IdemParkedIndex *index, int64 seq);
 extern int	idem_parked_keys(const IdemParkedIndex *index, uint64 *keys, int n, int most);
 
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
 
-/* Does the event have to wait behind a parked event of its key? */
+/*
+ * Does the event have to wait behind another event of its key, parked or left in the
+ * outbox?  ..._queued: how many parked events of the key are to be sent, or block?
+ */
 extern bool idem_parked_blocks(const IdemParkedIndex *index, const IdemEvent *event);
+extern int	idem_parked_queued(const IdemParkedIndex *index, uint64 hash);
+
+/*
+ * The parked events of the key that are after the position, *n of them; palloc'd.  NULL: one
+ * of them was tried already.
+ */
+extern IdemParkedNote *idem_parked_after(const IdemParkedIndex *index, uint64 hash,
+										 const IdemPosition *from, int *n);
 
 /*
  * The row of an event was inserted (..._put) or updated (..._failed).  A taken
@@ -166,9 +245,16 @@ extern void idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool 
 extern bool idem_parked_index_key_failed(IdemParkedIndex *index, int64 seq);
 extern IdemParkedState idem_parked_index_state(IdemParkedIndex *index, int64 seq);
 
+/* Are there keys that nothing blocks, and whose events have to be read from the outbox now? */
+static inline bool
+idem_parked_wants_refill(const IdemParkedIndex *index)
+{
+	return !index->refill_waits && !dlist_is_empty(&unconstify(IdemParkedIndex *, index)->free_keys);
+}
+
 /*
- * ..._is_due: can an event be taken now?  ..._wants_turn: now, or once the
- * events in flight are settled?
+ * ..._is_due: can an event be taken now, or after a refill?  ..._wants_turn: now, or once
+ * the events in flight are settled?
  */
 extern bool idem_parked_index_is_due(IdemParkedIndex *index);
 extern bool idem_parked_index_wants_turn(IdemParkedIndex *index);

@@ -336,6 +336,13 @@ idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than)
 	return FullTransactionIdFollows(snap->xmax, than->xmax);
 }
 
+bool
+idem_position_passed(const IdemPosition *pos, FullTransactionId xid, int64 seq)
+{
+	return idem_snap_sees(pos->base, xid) ||
+		(pos->target != NULL && seq <= pos->seq && idem_snap_sees(pos->target, xid));
+}
+
 static bool
 sees_more(const IdemPositionRow *row, const void *arg)
 {

@@ -166,6 +166,9 @@ extern void idem_position_look_up(int relay_id, int64 epoch, const IdemPositionN
  */
 extern bool idem_position_sees_more(const IdemSnap *snap, const IdemSnap *than);
 
+/* Has the position passed the event? */
+extern bool idem_position_passed(const IdemPosition *pos, FullTransactionId xid, int64 seq);
+
 /*
  * Can a position of this cluster be like that?  It may be younger than any
  * snapshot of the caller's, since the relay may be at work.  A position ahead of the next

@@ -616,8 +616,8 @@ list_resters(IdemRester *only, IdemRester **resters)
  * One statement for all that rest.  An event behind another event of its key
  * waits for that event (parked_index.c), so only the first event of a key
  * counts.  A first event whose state is "waiting" waits for nothing any more:
- * it has no time, and is due now.  The old times count until the statement has
- * succeeded.
+ * it has no time, and is due now.  So is a blocked key without a parked event.  The old
+ * times count until the statement has succeeded.
  */
 void
 idem_rest_look_at_parked(IdemRester *only)
@@ -645,7 +645,14 @@ idem_rest_look_at_parked(IdemRester *only)
 						 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
 						 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
 						 "  AND (q.state <> 'dead' OR r.on_dead <> 'skip')))"
-						 " GROUP BY p.relay_id", 1, types, values, NULL);
+						 " GROUP BY p.relay_id"
+						 " UNION ALL SELECT DISTINCT b.relay_id, 0"
+						 " FROM %s.relay_blocked b JOIN %s.relays r USING (relay_id)"
+						 " WHERE b.relay_id = ANY ($1)"
+						 " AND NOT (r.ordering = 'key' AND EXISTS (SELECT FROM %s.relay_parked q"
+						 "  WHERE q.relay_id = b.relay_id AND q.aggregate_type = b.aggregate_type"
+						 "  AND q.aggregate_id = b.aggregate_id AND (q.state <> 'dead' OR r.on_dead <> 'skip')))",
+						 1, types, values, NULL);
 	for (int i = 0; i < n; i++)
 		resters[i]->due = 0;
 	if (only == NULL)

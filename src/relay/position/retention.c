@@ -4,8 +4,9 @@
  *		Which part of the outbox the relays still need, and for how long.
  *
  * A relay, running or not, holds in the outbox every event that its last
- * durable position has not passed, so that nothing is skipped silently.  A
- * relay with max_lag_size gives that up when it is further behind: it is
+ * durable position has not passed, so that nothing is skipped silently; and what
+ * follows the first event that a blocked key has there (blocked.c).  A
+ * relay with max_lag_size gives that up when it holds more: it is
  * halted, which is loud, and holds nothing any more.  relay_resume lets it go
  * on with what is still there.
  *
@@ -26,6 +27,7 @@
 
 #include "outbox/reader.h"
 #include "relay/config.h"
+#include "relay/position/blocked.h"
 #include "relay/position/position.h"
 #include "relay/position/retention.h"
 #include "relay/worker_slots.h"
@@ -46,10 +48,24 @@ idem_retention_position(const IdemRelayConfig *relay, const IdemPositionRow *row
 	return nothing;
 }
 
+IdemPosition
+idem_retention_held(const IdemPosition *pos, HTAB *bases, int relay_id)
+{
+	IdemSnap   *base = idem_blocked_base(bases, relay_id);
+
+	if (base == NULL || idem_position_sees_more(base, pos->base))
+		return *pos;
+	return (IdemPosition)
+	{
+		base, NULL, 0
+	};
+}
+
 List *
 idem_retention_positions(void)
 {
 	HTAB	   *rows = idem_position_all_last();
+	HTAB	   *bases = idem_blocked_bases();
 	List	   *result = NIL;
 	const IdemSnap *before = NULL;
 	ListCell   *lc;
@@ -67,7 +83,7 @@ idem_retention_positions(void)
 		 * A relay without a credible position waits to be adopted, and holds
 		 * everything.
 		 */
-		done = idem_retention_position(relay, row)->base;
+		done = idem_retention_held(idem_retention_position(relay, row), bases, relay->relay_id).base;
 
 		/*
 		 * Resting relays stand at the same snapshot, perhaps a thousand of
@@ -117,6 +133,7 @@ void
 idem_retention_check_lag(void)
 {
 	HTAB	   *rows = NULL;
+	HTAB	   *bases = NULL;
 	ListCell   *lc;
 	bool		halted = false;
 
@@ -126,16 +143,21 @@ idem_retention_check_lag(void)
 		const IdemRelayConfig *relay = lfirst(lc);
 		const IdemPositionRow *row;
 		const IdemPosition *pos;
+		IdemPosition held;
 		IdemLag		lag;
 
 		if (relay->max_lag_bytes == 0 || relay->halted != IDEM_HALT_NOT)
 			continue;
 		if (rows == NULL)
+		{
 			rows = idem_position_all_last();
+			bases = idem_blocked_bases();
+		}
 		row = idem_position_of(rows, relay->relay_id, relay->epoch);
 		if (row == NULL || !idem_position_is_possible(&row->pos))
 			continue;
-		pos = &row->pos;
+		held = idem_retention_held(&row->pos, bases, relay->relay_id);
+		pos = &held;
 		idem_reader_lags(&pos, &lag, 1);
 		if (lag.bytes > relay->max_lag_bytes)
 			halted |= halt(relay->relay_id, IDEM_HALT_LAG);

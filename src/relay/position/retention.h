@@ -16,12 +16,13 @@
 #include "postgres.h"
 
 #include "nodes/pg_list.h"
+#include "utils/hsearch.h"
 
 #include "relay/config.h"
 #include "relay/position/position.h"
 
 /*
- * The "base" snapshots (IdemSnap *) of all relays that hold the outbox: all
+ * The snapshots (IdemSnap *) at which the relays hold the outbox: all
  * relays but those halted because they exceeded max_lag_size.  In a
  * transaction.
  */
@@ -33,6 +34,12 @@ extern List *idem_retention_positions(void);
  */
 extern const IdemPosition *idem_retention_position(const IdemRelayConfig *relay,
 												   const IdemPositionRow *row);
+
+/*
+ * The position after which the relay holds the outbox: the earlier one of its own and that
+ * of its blocked keys (idem_blocked_bases).
+ */
+extern IdemPosition idem_retention_held(const IdemPosition *pos, HTAB *bases, int relay_id);
 
 /*
  * Halt the relays (IdemRelayConfig *) whose positions are ahead of the

@@ -95,13 +95,6 @@ idem_progress_forget_unwritten(IdemStream *stream)
 	stream->write_by = 0;
 }
 
-bool
-idem_progress_passed(const IdemPosition *pos, FullTransactionId xid, int64 seq)
-{
-	return idem_snap_sees(pos->base, xid) ||
-		(pos->target != NULL && seq <= pos->seq && idem_snap_sees(pos->target, xid));
-}
-
 void
 idem_progress_note_unwritten(IdemStream *stream, int events)
 {

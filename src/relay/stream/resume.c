@@ -289,7 +289,7 @@ park_found(IdemStream *stream)
 	strlcpy(failure.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE), sizeof(failure.sqlstate));
 	if (found->parked_id != 0)
 		idem_parked_refuse_again(NULL, stream->relay.config, found->seq, found->xid, found->parked_id, &failure);
-	else if (!idem_progress_passed(&stream->relay.walk.settled, found->xid, found->seq) &&
+	else if (!idem_position_passed(&stream->relay.walk.settled, found->xid, found->seq) &&
 			 idem_reader_fetch(stream->reader, found->xid, found->seq, &event))
 		idem_parked_refuse(NULL, stream->relay.config, &event, &failure);
 	idem_reader_suspend(stream->reader);
@@ -363,7 +363,7 @@ find_position(IdemStream *stream, const IdemProtoReady *ready)
 	parks = contradiction == NULL && stream->found.is_set;
 	if (parks)
 		park_found(stream);
-	idem_parked_index_load(stream->parked, stream->relay.config);
+	idem_parked_index_load(stream->parked, stream->relay.config, walk->settled.base);
 	stream->parked_dirty = false;
 	if (contradiction != NULL)
 		copy = MemoryContextStrdup(caller, contradiction);

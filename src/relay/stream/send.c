@@ -249,7 +249,7 @@ read_events(Builder *b, int64 *last_seq)
 		if (!idem_reader_next(stream->reader, &ev))
 			return true;
 		wanted = idem_relay_wants(stream->relay.config, &ev) &&
-			!idem_parked_has_seq(stream->parked, ev.seq);
+			!idem_parked_has_seq(stream->parked, ev.seq) && !idem_blocked_has(stream->parked, &ev);
 		blocked = wanted && idem_parked_blocks(stream->parked, &ev);
 		if (blocked && !idem_settle_try_lock(stream, NULL, 0))
 		{
@@ -261,14 +261,17 @@ read_events(Builder *b, int64 *last_seq)
 			continue;
 		if (blocked)
 		{
-			idem_parked_wait(stream->parked, stream->relay.config, &ev);
+			idem_blocked_wait(stream->parked, stream->relay.config, &ev, &stream->relay.walk.read);
 			b->parked++;
 			IDEM_FAULT_POINT("relay-parked-waiting");
 			b->synchronous = true;
 			continue;
 		}
 		if (b->batch == NULL)
+		{
 			b->batch = idem_batch_make(stream, b->limit, false);
+			idem_position_assign(b->batch->cxt, &b->batch->read, &stream->relay.walk.read);
+		}
 		if (!add_event(b, &ev, 0))
 			park_not_convertible(b, &ev, 0);
 		else if (stream->relay.walk.sink_stores && stream->row_id == 0)
@@ -386,7 +389,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 static bool
 is_passed(const IdemParkedNote *note, void *arg)
 {
-	return idem_progress_passed(&((const IdemStream *) arg)->relay.walk.read, note->xid, note->seq);
+	return idem_position_passed(&((const IdemStream *) arg)->relay.walk.read, note->xid, note->seq);
 }
 
 /*
@@ -510,7 +513,7 @@ reload_parked(IdemStream *stream)
 	dlist_iter	iter;
 
 	idem_txn_begin();
-	idem_parked_index_load(stream->parked, stream->relay.config);
+	idem_parked_index_load(stream->parked, stream->relay.config, stream->relay.walk.settled.base);
 	idem_txn_commit(false);
 	stream->parked_dirty = false;
 	dlist_foreach(iter, &stream->batches)
@@ -550,20 +553,41 @@ has_room(IdemStream *stream)
 static bool
 may_repeat(const IdemStream *stream)
 {
-	return !stream->repeats_in_flight && stream->parked->total > 0 &&
+	return !stream->repeats_in_flight && (stream->parked->total > 0 || idem_parked_wants_refill(stream->parked)) &&
 		!(stream->relay.walk.sink_stores && stream->nbatches > 0);
 }
 
 /*
- * Is there anything to read in the outbox, and room for the events that must be
- * parked?  If parked events wait until the outbox has been read past them, the
- * outbox is read however many events are parked.
+ * Is there anything to read in the outbox, and room for events that are refused?  If
+ * parked events wait until the outbox has been read past them, the outbox is read however
+ * many are refused.
  */
 static bool
 log_is_open(const IdemStream *stream)
 {
 	return stream->look != IDEM_LOOK_WHEN_WOKEN &&
-		(stream->parked->total < idem_max_parked || !dlist_is_empty(&stream->parked->held));
+		(!idem_parked_is_full(stream->parked) || !dlist_is_empty(&stream->parked->held));
+}
+
+/* Park events of keys that nothing blocks any more.  False if a lock is in the way. */
+static bool
+refill(IdemStream *stream)
+{
+	MemoryContext work = AllocSetContextCreate(stream->run_cxt, "refill", ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old;
+	bool		wrote = false;
+	bool		done;
+
+	idem_txn_begin();
+	old = MemoryContextSwitchTo(work);
+	done = idem_settle_try_lock(stream, NULL, 0) &&
+		idem_blocked_refill(stream->parked, stream->relay.config, &stream->relay.walk.read, false, &wrote);
+	MemoryContextSwitchTo(old);
+	idem_txn_commit(wrote);
+	MemoryContextDelete(work);
+	if (!done && stream->lock_retry_at == 0)
+		stream->lock_retry_at = idem_clock_plus_ms(idem_clock(), IDEM_LOCK_RETRY_MS);
+	return done;
 }
 
 /*
@@ -688,6 +712,8 @@ idem_send(IdemStream *stream)
 
 		if (stream->parked_dirty || stream->parked->stale)
 			reload_parked(stream);
+		if (idem_parked_wants_refill(stream->parked) && !refill(stream))
+			break;
 		filled = fill_once(stream, turn_ends);
 		if (filled == FILLED_NOTHING)
 			break;

@@ -31,9 +31,6 @@
 #include "shared/fault.h"
 #include "shared/worker.h"
 
-/* How often a lock is tried while somebody else has it. */
-#define LOCK_RETRY_MS 50
-
 /*
  * The sink has made its first commit of an epoch: write that down.  From here
  * on a sink that does not know the relay, or that has another relay's position,
@@ -53,7 +50,7 @@ idem_settle_try_lock(IdemStream *stream, const int64 *parked_ids, int n)
 {
 	if (idem_parked_try_lock(stream->relay.config, parked_ids, n))
 		return true;
-	stream->lock_retry_at = idem_clock_plus_ms(idem_clock(), LOCK_RETRY_MS);
+	stream->lock_retry_at = idem_clock_plus_ms(idem_clock(), IDEM_LOCK_RETRY_MS);
 	return false;
 }
 
@@ -73,20 +70,6 @@ try_lock_batch(IdemStream *stream, const IdemBatch *batch)
 	return locked;
 }
 
-/* Add the key to the n that are there, at most IDEM_BLAME_KEYS; returns their number. */
-static int
-add_key(uint64 *keys, int n, uint64 key)
-{
-	for (int i = 0; i < n; i++)
-	{
-		if (keys[i] == key)
-			return n;
-	}
-	if (n < IDEM_BLAME_KEYS)
-		keys[n++] = key;
-	return n;
-}
-
 /* How many keys have the events that could be sent now, or are in flight?  See IdemBlameVerdict. */
 static int
 count_keys(IdemStream *stream)
@@ -104,7 +87,7 @@ count_keys(IdemStream *stream)
 		for (int i = 0; i < batch->n && n < IDEM_BLAME_KEYS; i++)
 		{
 			if (batch->flights[i].outcome != IDEM_PROTO_ACKED)
-				n = add_key(keys, n, batch->flights[i].key);
+				n = idem_blame_add_key(keys, n, IDEM_BLAME_KEYS, batch->flights[i].key);
 		}
 	}
 	return Max(idem_parked_keys(stream->parked, keys, n, IDEM_BLAME_KEYS), 1);
@@ -167,17 +150,20 @@ judge_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *fl
 
 /* Park an event of the outbox that was not accepted. */
 static void
-park_flight(IdemStream *stream, const IdemSentEvent *flight, const IdemFailure *failure)
+park_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight, const IdemFailure *failure)
 {
 	IdemEvent	event;
 
+	/* Refused itself or passed over: it comes from the outbox again, in the order of its key. */
+	if (idem_blocked_has_at(stream->parked, flight->key, flight->xid, flight->seq))
+		return;
 	if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATA_CORRUPTED),
 				 errmsg("event with seq " INT64_FORMAT " is no longer in the outbox",
 						flight->seq)));
 	if (flight->outcome == IDEM_PROTO_SKIPPED)
-		idem_parked_wait(stream->parked, stream->relay.config, &event);
+		idem_blocked_wait(stream->parked, stream->relay.config, &event, &batch->read);
 	else
 		idem_parked_refuse(stream->parked, stream->relay.config, &event, failure);
 }
@@ -231,7 +217,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 		}
 		failure = judge_flight(stream, batch, flight, keys);
 		if (!batch->repeats)
-			park_flight(stream, flight, &failure);
+			park_flight(stream, batch, flight, &failure);
 		else if (flight->outcome != IDEM_PROTO_SKIPPED)
 			idem_parked_refuse_again(stream->parked, stream->relay.config, flight->seq, flight->xid,
 									 flight->parked_id, &failure);

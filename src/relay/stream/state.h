@@ -23,6 +23,7 @@
 
 #include "outbox/reader.h"
 #include "relay/engine/engine.h"
+#include "relay/position/blocked.h"
 #include "relay/position/parked.h"
 #include "relay/stream/hunt.h"
 #include "relay/stream/pipe.h"
@@ -140,6 +141,8 @@ typedef struct IdemBatch
 	IdemFailure *failures;
 	int			nfailures;
 	int			failures_allocated;
+	IdemPosition read;			/* the difference that its events are of, for
+								 * a batch of the log */
 	IdemPosition after;			/* the position once the batch is settled */
 } IdemBatch;
 
@@ -293,9 +296,6 @@ extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
 /* "settled" has passed a batch of so many events: write it soon. */
 extern void idem_progress_note_unwritten(IdemStream *stream, int events);
 
-/* Has the position passed the event? */
-extern bool idem_progress_passed(const IdemPosition *pos, FullTransactionId xid, int64 seq);
-
 /* What counts against IDEM_STREAM_MAX_BATCHES and its like. */
 extern int	idem_progress_outstanding(const IdemStream *stream);
 
@@ -390,6 +390,9 @@ extern IdemClock idem_send_paced_until(IdemStream *stream);
 
 /* Settle the oldest batches, as far as they are answered. */
 extern void idem_settle(IdemStream *stream);
+
+/* How often a lock is tried while somebody else has it. */
+#define IDEM_LOCK_RETRY_MS 50
 
 /*
  * Try to lock the relay's parked events, and those named by parked_ids, so that

@@ -369,7 +369,7 @@ report_running(IdemStream *stream)
 		waiting = IDEM_WAIT_SYNC_STANDBY;
 	else if (stream->nbatches > 0)
 		waiting = IDEM_WAIT_ANSWER;
-	else if (stream->parked->total >= idem_max_parked)
+	else if (idem_parked_is_full(stream->parked))
 		waiting = IDEM_WAIT_PARKED_ROOM;
 	else if (idem_send_paced_until(stream) != 0)
 		waiting = IDEM_WAIT_BACKOFF;
