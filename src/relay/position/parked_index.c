@@ -551,7 +551,10 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 		return;
 	end_run(index, entry->key);
 
-	/* The key's turn is not over, and an attempt may be on record: it goes first. */
+	/*
+	 * The key's turn is not over, and an attempt may be on record: it goes
+	 * first.
+	 */
 	if (!waits && entry->key->place == PLACE_READY)
 		dlist_move_head(&index->ready, &entry->key->node);
 }

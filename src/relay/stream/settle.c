@@ -154,7 +154,10 @@ park_flight(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *fli
 {
 	IdemEvent	event;
 
-	/* Refused itself or passed over: it comes from the outbox again, in the order of its key. */
+	/*
+	 * Refused itself or passed over: it comes from the outbox again, in the
+	 * order of its key.
+	 */
 	if (idem_blocked_has_at(stream->parked, flight->key, flight->xid, flight->seq))
 		return;
 	if (!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
