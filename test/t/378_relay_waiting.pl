@@ -165,6 +165,39 @@ END
 	IdemTest::wait_for($node, "SELECT lag_bytes = 0 FROM idempotency.stat_relay WHERE relay = '$name'");
 }
 
+# While as many copies wait as may, events of another key are passed over behind one that is
+# dead at once, and blocks nothing: they come.
+{
+	my $file = "$dir/dead.log";
+
+	IdemRelay::pytest_server($node, 'dead', $file, impossible_type => 'Odd');
+	create('dead', 'dead', ", on_dead => 'skip'");
+	sql("ALTER SYSTEM SET idempotency.max_parked = 1");
+	$node->reload;
+
+	# An operator's replay that is not due yet blocks its key.
+	sql("SELECT idempotency.relay_pause('dead')");
+	IdemRelay::wait_state($node, 'dead', 'paused');
+	sql("SELECT idempotency.outbox_enqueue('dead', 'other', 'E', '{}')");
+	sql(<<"END");
+SELECT idempotency.relay_replay('dead', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_type = 'dead';
+UPDATE idempotency_data.relay_parked SET next_attempt_at = now() + interval '1 day', last_failed_at = NULL WHERE aggregate_type = 'dead';
+SELECT idempotency.relay_resume('dead');
+SELECT count(idempotency.outbox_enqueue('dead', 'other', 'E', '{}')) FROM generate_series(1, 3);
+END
+	read_all('dead');
+	is(blocked('dead'), '1', 'dead: the other key is blocked');
+	sql(<<"END");
+SELECT idempotency.outbox_enqueue('dead', 'hot', t, '{}') FROM unnest('{Odd, E, E, E}'::text[]) WITH ORDINALITY u (t, n) ORDER BY n
+END
+	IdemTest::wait_for($node, "SELECT sent = 3 AND dead = 1 FROM idempotency.stat_relay WHERE relay = 'dead'");
+	is(blocked('dead'), '1', 'dead: only the other key is blocked');
+	sql("SELECT idempotency.relay_drop('dead')");
+	sql('ALTER SYSTEM RESET idempotency.max_parked');
+	$node->reload;
+	is(sql('SELECT count(*) FROM idempotency_data.relay_blocked'), '0', 'dead: no rows are left of a relay that was dropped');
+}
+
 # An hour passes.
 my $hours = 0;
 

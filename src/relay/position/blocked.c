@@ -343,6 +343,12 @@ block_key(IdemParkedIndex *index, const IdemRelayConfig *config, uint64 hash,
 		update_rows(&key->blocked_id, &from->seq, 1, from);
 		idem_blocked_stand(index, key, from);
 	}
+
+	/*
+	 * Nothing else would free a key without parked events: the event before may be dead
+	 * already and block nothing, and all others may be copies that were given up.
+	 */
+	idem_parked_index_free_key(index, hash);
 	IDEM_FAULT_POINT("relay-key-blocked");
 	return true;
 }

@@ -399,6 +399,13 @@ idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64
 }
 
 void
+idem_parked_index_free_key(IdemParkedIndex *index, uint64 hash)
+{
+	if (hash_search(index->keys, &hash, HASH_FIND, NULL) == NULL)
+		set_free(index, hash, 1);
+}
+
+void
 idem_parked_index_free_keys(IdemParkedIndex *index)
 {
 	HASH_SEQ_STATUS status;
@@ -406,8 +413,7 @@ idem_parked_index_free_keys(IdemParkedIndex *index)
 
 	hash_seq_init(&status, index->blocked);
 	while ((blocked = hash_seq_search(&status)) != NULL)
-		if (hash_search(index->keys, &blocked->hash, HASH_FIND, NULL) == NULL)
-			set_free(index, blocked->hash, 1);
+		idem_parked_index_free_key(index, blocked->hash);
 }
 
 void
