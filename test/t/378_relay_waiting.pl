@@ -179,6 +179,8 @@ END
 	sql("SELECT idempotency.relay_pause('dead')");
 	IdemRelay::wait_state($node, 'dead', 'paused');
 	sql("SELECT idempotency.outbox_enqueue('dead', 'other', 'E', '{}')");
+	my $old = $node->background_psql('postgres');
+	$old->query('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
 	sql(<<"END");
 SELECT idempotency.relay_replay('dead', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_type = 'dead';
 UPDATE idempotency_data.relay_parked SET next_attempt_at = now() + interval '1 day', last_failed_at = NULL WHERE aggregate_type = 'dead';
@@ -187,6 +189,9 @@ SELECT count(idempotency.outbox_enqueue('dead', 'other', 'E', '{}')) FROM genera
 END
 	read_all('dead');
 	is(blocked('dead'), '1', 'dead: the other key is blocked');
+	is($old->query("SELECT lag_bytes > 0 FROM idempotency.stat_relay WHERE relay = 'dead'"), 't',
+		'dead: a session with an older snapshot does not see the positions without the key');
+	$old->quit;
 	sql(<<"END");
 SELECT idempotency.outbox_enqueue('dead', 'hot', t, '{}') FROM unnest('{Odd, E, E, E}'::text[]) WITH ORDINALITY u (t, n) ORDER BY n
 END

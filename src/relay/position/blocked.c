@@ -52,6 +52,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/snapmgr.h"
 
 #include "relay/position/blocked.h"
 #include "relay/position/parked.h"
@@ -220,8 +221,12 @@ idem_blocked_bases(void)
 	HTAB	   *bases = hash_create("blocked keys", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	uint64		n;
 
+	/* Not older than the positions, which the caller has read from the log as it was then. */
 	SPI_connect();
-	n = idem_spi_read("SELECT relay_id, (base::pg_catalog.text)::pg_catalog.pg_snapshot FROM %s.relay_blocked", 0, NULL, NULL);
+	PushActiveSnapshot(GetLatestSnapshot());
+	n = idem_spi_read("SELECT relay_id, base::pg_catalog.pg_snapshot FROM"
+					  " (SELECT DISTINCT relay_id, base::pg_catalog.text AS base FROM %s.relay_blocked) d", 0, NULL, NULL);
+	PopActiveSnapshot();
 	for (uint64 i = 0; i < n; i++)
 	{
 		int			relay_id = DatumGetInt32(idem_spi_value(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1));
