@@ -93,7 +93,7 @@ define_settings(void)
 							50, 1, 1000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("idempotency.max_parked",
 							"Copies of events that wait behind refused ones, of a relay.",
-							"More of them wait in the outbox. With a hundred times as many refused events a relay takes no new ones.",
+							"More of them wait in the outbox. With a hundred times as many parked events that are not dead a relay takes no new ones.",
 							&idem_max_parked,
 							10000, 1, 10000000, PGC_SIGHUP, 0, NULL, NULL, NULL);
 }

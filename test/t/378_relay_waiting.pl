@@ -203,6 +203,32 @@ END
 	is(sql('SELECT count(*) FROM idempotency_data.relay_blocked'), '0', 'dead: no rows are left of a relay that was dropped');
 }
 
+# Events before one of their key that was tried already cannot wait in the outbox.  Of their
+# copies there are not more than there is room for, and they come in order.
+{
+	my $name = 'room_pg';
+
+	create($name, 'pg', ', batch_events => 10');
+	sql('ALTER SYSTEM SET idempotency.max_parked = 1');
+	$node->reload;
+	sql("SELECT idempotency.relay_pause('$name')");
+	IdemRelay::wait_state($node, $name, 'paused');
+	enqueue($name, 0, 300, 'hot');
+	door('target', 'close', 'hot');
+	sql(<<"END");
+SELECT idempotency.relay_replay('$name', event_id => event_id) FROM idempotency.outbox_events
+	WHERE aggregate_type = '$name' AND payload->>'i' = '299';
+SELECT idempotency.relay_resume('$name');
+END
+	IdemTest::wait_for($node, "SELECT waiting_for = 'room for parked events' FROM idempotency.stat_relay WHERE relay = '$name'");
+	cmp_ok(sql("SELECT count(*) FROM idempotency_data.relay_parked WHERE aggregate_type = '$name'"), '<', 120, "$name: copies have a bound");
+	door('target', 'open', 'hot');
+	drained($name);
+	is_complete('target', $name, 300, $name);
+	sql('ALTER SYSTEM RESET idempotency.max_parked');
+	$node->reload;
+}
+
 # An hour passes.
 my $hours = 0;
 

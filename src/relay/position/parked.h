@@ -77,16 +77,18 @@ extern int	idem_parked_take_dead(IdemDeadLetter letters[IDEM_DEAD_LETTERS_NAMED]
 
 /*
  * So many copies of events wait at most behind others of their keys; more of them wait in the
- * outbox (blocked.h).  With so many times as many refused events that are not dead a relay
- * reads no more events: the worker's memory has a bound.
+ * outbox (blocked.h), if they can: not before an event of their key that was tried already.
+ * With so many times as many parked events that are not dead a relay reads no more events:
+ * the worker's memory has a bound.
  */
 extern int	idem_max_parked;
-#define IDEM_MOST_REFUSED 100
+#define IDEM_MOST_PARKED 100
 
 static inline bool
 idem_parked_is_full(const IdemParkedIndex *index)
 {
-	return index->counts[IDEM_PARKED_RETRY] >= (int64) IDEM_MOST_REFUSED * idem_max_parked;
+	return index->counts[IDEM_PARKED_RETRY] + index->counts[IDEM_PARKED_WAITING] >=
+		(int64) IDEM_MOST_PARKED * idem_max_parked;
 }
 
 /*

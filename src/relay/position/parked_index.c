@@ -32,7 +32,7 @@
  *
  * MEMORY: one context, reset by each load; about 200 bytes per event, and 250 per
  * key whose events wait in the outbox.  idempotency.max_parked bounds the events
- * that wait (blocked.c), and the number of refused ones (idem_parked_is_full).
+ * that wait (blocked.c), and the number of all that are not dead (idem_parked_is_full).
  *
  * Copyright (c) 2026, the idempotency developers
  *
