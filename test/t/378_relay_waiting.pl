@@ -13,6 +13,7 @@ use warnings FATAL => 'all';
 use IdemClock;
 use IdemRelay;
 use IdemTest;
+use PostgreSQL::Test::Utils qw(slurp_file);
 use Test::More;
 
 my $N = $ENV{WAITING_EVENTS} // 20_000;
@@ -204,27 +205,41 @@ END
 }
 
 # Events before one of their key that was tried already cannot wait in the outbox.  Of their
-# copies there are not more than there is room for, and they come in order.
+# copies there are not more than there is room for, they come in order, and to find that
+# out for each of them takes no memory.
+sub worker_memory
+{
+	my ($name) = @_;
+	my $pid = sql("SELECT pid FROM idempotency.stat_relay WHERE relay = '$name'");
+	my ($kb) = slurp_file("/proc/$pid/status") =~ /^VmPeak:\s+(\d+) kB/m;
+
+	return $kb / 1024;
+}
+
 {
 	my $name = 'room_pg';
+	my $most = 10_000;
 
-	create($name, 'pg', ', batch_events => 10');
-	sql('ALTER SYSTEM SET idempotency.max_parked = 1');
+	create($name, 'pg', ', batch_events => 1000');
+	sql("ALTER SYSTEM SET idempotency.max_parked = @{[ $most / 100 ]}");
 	$node->reload;
 	sql("SELECT idempotency.relay_pause('$name')");
 	IdemRelay::wait_state($node, $name, 'paused');
-	enqueue($name, 0, 300, 'hot');
+	enqueue($name, 0, $most + 3000, 'hot');
 	door('target', 'close', 'hot');
+	my $before = worker_memory($name);
 	sql(<<"END");
 SELECT idempotency.relay_replay('$name', event_id => event_id) FROM idempotency.outbox_events
-	WHERE aggregate_type = '$name' AND payload->>'i' = '299';
+	WHERE aggregate_type = '$name' AND payload->>'i' = '@{[ $most + 2999 ]}';
 SELECT idempotency.relay_resume('$name');
 END
 	IdemTest::wait_for($node, "SELECT waiting_for = 'room for parked events' FROM idempotency.stat_relay WHERE relay = '$name'");
-	cmp_ok(sql("SELECT count(*) FROM idempotency_data.relay_parked WHERE aggregate_type = '$name'"), '<', 120, "$name: copies have a bound");
+	cmp_ok(sql("SELECT count(*) FROM idempotency_data.relay_parked WHERE aggregate_type = '$name'"), '<', $most + 2000,
+		"$name: copies have a bound");
+	cmp_ok(worker_memory($name) - $before, '<', 50, "$name: the worker needs little memory");
 	door('target', 'open', 'hot');
 	drained($name);
-	is_complete('target', $name, 300, $name);
+	is_complete('target', $name, $most + 3000, $name);
 	sql('ALTER SYSTEM RESET idempotency.max_parked');
 	$node->reload;
 }

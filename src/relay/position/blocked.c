@@ -308,7 +308,10 @@ list_copies_after(IdemParkedIndex *index, uint64 hash, const IdemPosition *from,
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!idem_reader_fetch(reader, notes[i].xid, notes[i].seq, &event))
+		{
+			pfree(notes);
 			notes = NULL;
+		}
 	}
 	idem_reader_suspend(reader);
 	return notes;

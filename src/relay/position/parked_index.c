@@ -452,23 +452,33 @@ IdemParkedNote *
 idem_parked_after(const IdemParkedIndex *index, uint64 hash, const IdemPosition *from, int *n)
 {
 	ParkedKey  *key = hash_search(index->keys, &hash, HASH_FIND, NULL);
-	IdemParkedNote *notes = palloc(sizeof(*notes) * (key == NULL ? 1 : key->queued));
+	IdemParkedNote *notes = NULL;
 	dlist_iter	iter;
 
+	/*
+	 * The latest first.  One that was tried is found soon, and nothing is left behind for
+	 * it: for each event that is read before it, this is asked again.
+	 */
 	*n = 0;
 	if (key == NULL)
-		return notes;
-	dlist_foreach(iter, &key->queue)
+		return palloc(sizeof(*notes));
+	dlist_reverse_foreach(iter, &key->queue)
 	{
 		const ParkedEntry *entry = dlist_container(ParkedEntry, node, iter.cur);
 
 		if (idem_position_passed(from, entry->note.xid, entry->note.seq))
 			continue;
 		if (entry->note.state != IDEM_PARKED_WAITING || entry->taken)
+		{
+			if (notes != NULL)
+				pfree(notes);
 			return NULL;
+		}
+		if (notes == NULL)
+			notes = palloc(sizeof(*notes) * key->queued);
 		notes[(*n)++] = entry->note;
 	}
-	return notes;
+	return notes == NULL ? palloc(sizeof(*notes)) : notes;
 }
 
 bool
