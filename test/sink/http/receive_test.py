@@ -39,7 +39,7 @@ class Program:
         there = fetched("receivers")
         shutil.copytree(HERE / language, self.dir, dirs_exist_ok=True)
         if language == "python":
-            os.symlink(there / "python", self.dir / "venv")
+            os.symlink(fetched("receiver"), self.dir / "venv")
         elif language == "node":
             os.symlink(there / "node/node_modules", self.dir / "node_modules")
         else:
