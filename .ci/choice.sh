@@ -52,6 +52,7 @@ test/sink/nats/           nats
 test/sink/redis/          redis
 test/sink/rabbitmq/       rabbitmq
 test/sink/mqtt/           mqtt
+test/sink/kills.sh        nats redis rabbitmq mqtt http
 doc/howto/webhooks.md     http
 test/sink/http/           http
 test/python/              history points environment

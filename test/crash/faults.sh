@@ -32,12 +32,12 @@ declare -A script=(
 	[points]=test/crash/points.sh
 	[mutants]=test/mutants/run.sh
 	[analysis]=test/analysis/run.sh
-	[kafka]=test/sink/kafka/kills.sh
-	[http]=test/sink/http/kills.sh
-	[nats]=test/sink/nats/kills.sh
-	[redis]=test/sink/redis/kills.sh
-	[rabbitmq]=test/sink/rabbitmq/kills.sh
-	[mqtt]=test/sink/mqtt/kills.sh
+	[kafka]="test/sink/kills.sh kafka"
+	[http]="test/sink/kills.sh http"
+	[nats]="test/sink/kills.sh nats"
+	[redis]="test/sink/kills.sh redis"
+	[rabbitmq]="test/sink/kills.sh rabbitmq"
+	[mqtt]="test/sink/kills.sh mqtt"
 )
 # The seconds of each part on a quiet machine with two cores.  A part may take twice
 # as long and a minute, and also the time that the parts before did not use.

@@ -251,7 +251,7 @@ need_redis()
 	need_header openssl/ssl.h libssl-dev
 }
 
-# What runs a rabbitmq-server (test/setup/rabbitmq.sh), and fetches the clients that read it.
+# What runs a rabbitmq-server (test/setup/rabbitmq.sh), and the clients that read it.
 need_rabbitmq()
 {
 	need_build
@@ -263,7 +263,7 @@ need_rabbitmq()
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }
 
-# What runs mosquitto, and the client of another project in Python (test/setup/mqtt.sh).
+# What runs mosquitto, and the client that reads it.
 need_mqtt()
 {
 	need_build

@@ -8,9 +8,6 @@
 #	rabbitmq.sh ctl DIR ...		run rabbitmqctl with the arguments
 #	rabbitmq.sh start DIR		make if it is not made, then run both in the background, and wait
 #	rabbitmq.sh stop DIR		end both
-#	rabbitmq.sh clients			print a directory with the clients from PyPI that read in the
-#								tests (test/sink/rabbitmq/requirements.txt); it is kept in
-#								${IDEMPOTENCY_RABBITMQ_CACHE:-$HOME/.cache/idempotency-rabbitmq}
 #
 # "become": the process that runs this script is the server's, so its parent ends it by its
 # process id.  Erlang's epmd, which every node asks for the port of another one, would
@@ -82,29 +79,6 @@ environment()
 	[ "$(id -u)" != 0 ] || as=(setpriv --reuid=rabbitmq --regid=rabbitmq --clear-groups env -i)
 }
 
-# The directory of the clients, filled once for each list.
-clients()
-{
-	local list cache there
-
-	list=$(cd "$(dirname "$0")/../.." && pwd)/test/sink/rabbitmq/requirements.txt
-	cache=${IDEMPOTENCY_RABBITMQ_CACHE:-$HOME/.cache/idempotency-rabbitmq}
-	there=$cache/$({ cat "$list"; /usr/bin/python3 --version; } | sha256sum | cut -c 1-16)
-	if [ ! -e "$there/complete" ]; then
-		mkdir -p "$cache"
-		rm -rf "$there"
-		/usr/bin/python3 -m venv "$there"
-		"$there/bin/pip" install --no-cache-dir --quiet -r "$list" >&2 </dev/null
-		touch "$there/complete"
-		chmod -R a+rX "$there"
-	fi
-	echo "$there"/lib/python3*/site-packages
-}
-
-if [ "${1:-}" = clients ]; then
-	clients
-	exit
-fi
 [ $# -ge 2 ] || usage
 what=$1
 mkdir -p "$2"

@@ -3,7 +3,7 @@
 
     kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
-Runs in a copy of test/crash and test/python, with this folder below it (kills.sh).  What kills
+Runs in a copy of test/crash and test/python, with this folder below it (../kills.sh).  What kills
 and judges is in test/crash/targetkills.py.  The receiver syncs its journal before it answers; a
 kill of the receiver between the two makes a repeat.
 """

@@ -333,7 +333,7 @@ def answers(s):
 
 
 def test_relay_survives_kills():
-    """Program, worker and receiver are killed in turn: lost 0, keys in order; kills.sh does it for long."""
+    """Program, worker and receiver are killed in turn: lost 0, keys in order; ../kills.sh does it for long."""
     with source() as s, tempfile.TemporaryDirectory(prefix="idem-http.") as directory:
         journal = pathlib.Path(directory) / "journal"
         there = Receiver(journal=journal)

@@ -2,7 +2,7 @@
 # Run the tests of the http sink against real receivers: `make test-http`.
 #
 #	run.sh [TEST...]	default: all
-#	KILLS=n				then run kills.sh with so many kills
+#	KILLS=n				then run ../kills.sh with so many kills
 #	ALLOW_OFFLINE=1		if a peer cannot be fetched, name its tests as NOT RUN
 #	KEEP=1				leave the directories of the tests behind
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -48,7 +48,7 @@ failed=$(grep -cE '^not ok ' "$log")
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
 
 if [ -n "${KILLS:-}" ]; then
-	SKIP_PACKAGES=1 test/sink/http/kills.sh 2>&1 | tee "$log"
+	SKIP_PACKAGES=1 test/sink/kills.sh http 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))

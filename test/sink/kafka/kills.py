@@ -3,7 +3,7 @@
 
     kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
-Runs in a copy of test/crash and test/python, with test/sink/kafka below it (kills.sh).  What
+Runs in a copy of test/crash and test/python, with test/sink/kafka below it (../kills.sh).  What
 kills and judges is in test/crash/targetkills.py.  A read_committed reader reads the topics.
 """
 import json

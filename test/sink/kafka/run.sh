@@ -2,7 +2,7 @@
 # Run the tests of the kafka sink against real brokers: `make test-kafka`.
 #
 #	run.sh [TEST...]	default: all, and consume.sh
-#	KILLS=n				then run kills.sh with so many kills
+#	KILLS=n				then run ../kills.sh with so many kills
 #	ALLOW_OFFLINE=1		if the broker cannot be fetched, name the tests as NOT RUN
 #	KEEP=1				leave the brokers' directories behind
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -57,6 +57,6 @@ part()
 }
 
 [ $# -gt 0 ] || part env -u KILLS test/sink/kafka/consume.sh
-[ -z "${KILLS:-}" ] || part env SKIP_PACKAGES=1 test/sink/kafka/kills.sh
+[ -z "${KILLS:-}" ] || part env SKIP_PACKAGES=1 test/sink/kills.sh kafka
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -3,17 +3,19 @@
 
     kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
-Runs in a copy of test/crash and test/python, with test/sink/mqtt below it (kills.sh).  What
+Runs in a copy of test/crash and test/python, with test/sink/mqtt below it (../kills.sh).  What
 kills and judges is in test/crash/targetkills.py.  The judge is a subscriber whose session stays.
 Mosquitto is ended by SIGTERM, and not by kill -9: it stores what it acknowledged when it ends
 and every autosave_interval, and no client can make it do so sooner.
 """
 import json
+import os
 import pathlib
 import sys
 
 sys.dont_write_bytecode = True
 sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
+sys.path.append(os.environ["SINK_CLIENTS"])
 
 from mqtt.broker import Broker  # noqa: E402
 from mqtt.reader import Reader  # noqa: E402

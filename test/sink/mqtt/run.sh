@@ -2,7 +2,7 @@
 # Run the tests of the mqtt sink against real brokers: `make test-mqtt`.
 #
 #	run.sh [TEST...]	default: all
-#	KILLS=n				then run kills.sh with so many kills
+#	KILLS=n				then run ../kills.sh with so many kills
 #	ALLOW_OFFLINE=1		if the client of PyPI cannot be fetched, name its tests as NOT RUN
 #	KEEP=1				leave the brokers' directories behind
 #	SKIP_PACKAGES=1		do not look for missing packages
@@ -29,7 +29,7 @@ stop()
 "${MAKE:-make}" -s --no-print-directory -j"$(nproc)" src/sink/bin/idempotency-sink-mqtt || stop build
 echo "ok build"
 # Without the client of PyPI most tests can run; each that needs it says so.
-if python=$(test/setup/mqtt.sh); then
+if python=$(test/setup/venv.sh test/sink/mqtt/requirements.txt); then
 	python=$python/bin/python
 elif [ -n "${ALLOW_OFFLINE:-}" ]; then
 	python=/usr/bin/python3
@@ -45,7 +45,7 @@ passed=$((1 + $(grep -cE '^ok ' "$log")))
 failed=$(grep -cE '^not ok ' "$log")
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
 if [ -n "${KILLS:-}" ]; then
-	env SKIP_PACKAGES=1 test/sink/mqtt/kills.sh 2>&1 | tee "$log"
+	env SKIP_PACKAGES=1 test/sink/kills.sh mqtt 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))

@@ -2,8 +2,9 @@
 # Run the tests of the nats sink against real servers: `make test-nats`.
 #
 #	run.sh [TEST...]	default: all
-#	KILLS=n				then run kills.sh with so many kills
-#	ALLOW_OFFLINE=1		if the server cannot be fetched, name the tests as NOT RUN
+#	KILLS=n				then run ../kills.sh with so many kills
+#	ALLOW_OFFLINE=1		if the server cannot be fetched, name the tests as NOT RUN; so with the kills
+#						and the client that reads
 #	KEEP=1				leave the servers' directories behind
 #	SKIP_PACKAGES=1		do not look for missing packages
 #
@@ -43,7 +44,7 @@ passed=$((1 + $(grep -cE '^ok ' "$log")))
 failed=$(grep -cE '^not ok ' "$log")
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
 if [ -n "${KILLS:-}" ]; then
-	env SKIP_PACKAGES=1 test/sink/nats/kills.sh 2>&1 | tee "$log"
+	env SKIP_PACKAGES=1 test/sink/kills.sh nats 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))

@@ -2,7 +2,7 @@
 # Run the tests of the rabbitmq sink against real servers: `make test-rabbitmq`.
 #
 #	run.sh [TEST...]	default: all
-#	KILLS=n				then run kills.sh with so many kills
+#	KILLS=n				then run ../kills.sh with so many kills
 #	SKIP_PACKAGES=1		do not look for missing packages
 #
 # The servers run on loopback, in temporary directories.  Prints "ok" or "not ok" per test
@@ -24,8 +24,7 @@ stop()
 
 [ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh rabbitmq || stop packages
 "${MAKE:-make}" -s --no-print-directory -j"$(nproc)" src/sink/bin/idempotency-sink-rabbitmq || stop build
-RABBITMQ_CLIENTS=$(test/setup/rabbitmq.sh clients) || stop "fetch the clients"
-export RABBITMQ_CLIENTS
+test/setup/venv.sh test/sink/rabbitmq/requirements.txt >/dev/null || stop "fetch the clients"
 log=$(mktemp "${TMPDIR:-/tmp}/idem-rabbitmq-tests.XXXXXX")
 trap 'rm -f "$log"' EXIT
 python3 test/sink/rabbitmq/tests.py "$@" 2>&1 | tee "$log"
@@ -34,7 +33,7 @@ passed=$(grep -cE '^ok ' "$log")
 failed=$(grep -cE '^not ok ' "$log")
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
 if [ -n "${KILLS:-}" ]; then
-	SKIP_PACKAGES=1 test/sink/rabbitmq/kills.sh 2>&1 | tee "$log"
+	SKIP_PACKAGES=1 test/sink/kills.sh rabbitmq 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))

@@ -1,5 +1,6 @@
 """Throw-away servers of RabbitMQ (test/setup/rabbitmq.sh), and what an independent client sees of them."""
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -20,21 +21,22 @@ _shared = None
 _servers = []
 
 
-def _clients():
-    """The directory with pika."""
-    given = os.environ.get("RABBITMQ_CLIENTS")
+@functools.cache
+def clients():
+    """The directory with pika and rstream."""
+    given = os.environ.get("SINK_CLIENTS")
     if given:
         return given
-    done = subprocess.run([SCRIPT, "clients"], stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([TOP / "test/setup/venv.sh", TOP / "test/sink/rabbitmq/requirements.txt"], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise NotRun("pika cannot be fetched")
-    return done.stdout.strip()
+    return str(next(pathlib.Path(done.stdout.strip()).glob("lib/python3*/site-packages")))
 
 
 def pika():
     """The module, of the tests' own environment."""
     if "pika" not in sys.modules:
-        sys.path.append(_clients())
+        sys.path.append(clients())
     import logging
     import pika as module
     logging.getLogger("pika").setLevel(logging.CRITICAL)

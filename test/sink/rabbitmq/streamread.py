@@ -2,7 +2,7 @@
 import asyncio
 import sys
 
-from rabbitmq.server import _clients as clients
+from rabbitmq.server import clients
 from rabbitmq.streamlib import LAST, Client
 
 

@@ -2,8 +2,9 @@
 # Run the tests of the redis sink against real servers: `make test-redis`.
 #
 #	run.sh [TEST...]	default: all, with Debian's redis-server and with a newer valkey-server
-#	KILLS=n				then run kills.sh with so many kills
-#	ALLOW_OFFLINE=1		if the newer server cannot be fetched, name its tests as NOT RUN
+#	KILLS=n				then run ../kills.sh with so many kills
+#	ALLOW_OFFLINE=1		if the newer server cannot be fetched, name its tests as NOT RUN; so with
+#						the kills and the client that reads
 #	SKIP_PACKAGES=1		do not look for missing packages
 #
 # The servers run on loopback, in temporary directories.  Prints "ok" or "not ok" per test
@@ -71,7 +72,7 @@ else
 	failed=$((failed + 1))
 fi
 if [ -n "${KILLS:-}" ]; then
-	SKIP_PACKAGES=1 test/sink/redis/kills.sh 2>&1 | tee "$log"
+	SKIP_PACKAGES=1 test/sink/kills.sh redis 2>&1 | tee "$log"
 	tally "$log" "${PIPESTATUS[0]}"
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))
