@@ -1,17 +1,18 @@
 """Kill -9 everything between a server and the target of its relays under load, and judge what arrived.
 
-kafka/kills.py, redis/kills.py, rabbitmq/kills.py and http/kills.py of test/sink have the targets.  Producers commit business rows
-and events together and log outside of the server what they know of each COMMIT (producers.py,
-ledger.py).  Meanwhile relay workers, sink programs, producers' backends and the target are
+test/sink/*/kills.py has the targets.  Producers commit business rows and events together and log
+outside of the server what they know of each COMMIT (producers.py, ledger.py).  Meanwhile relay workers, sink programs, producers' backends and the target are
 killed at moments that the seed draws.  At the end the target's events are read, and the rules
 compare.
 """
 import collections
+import json
 import os
 import pathlib
 import random
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -335,6 +336,13 @@ class Kills:
 
 def repeats(arrivals):
     return len(arrivals) - len({a[0] for a in arrivals})
+
+
+def read_by(program, *arguments):
+    """What the client of another project reads, in a process of its own that prints a line of JSON for each arrival."""
+    done = subprocess.run([sys.executable, "-B", program, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          check=True, timeout=RECOVERY)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def say(text):

@@ -230,21 +230,24 @@ need_kafka()
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }
 
-# What fetches a nats-server (test/setup/nats.sh) and runs it.
+# What fetches a nats-server (test/setup/nats.sh) and runs it, and the client that reads it.
 need_nats()
 {
 	need_build
-	need_cmd python3 python3
+	need_cmd /usr/bin/python3 python3
+	need_python ensurepip python3-venv
 	need_cmd setpriv util-linux
 	need_cmd openssl openssl
 	need_cmd dpkg-deb dpkg
 }
 
-# What runs redis-server, and fetches a newer valkey-server (test/setup/valkey.sh).
+# What runs redis-server, and fetches a newer valkey-server (test/setup/valkey.sh), and the client that
+# reads them.
 need_redis()
 {
 	need_build
-	need_cmd python3 python3
+	need_cmd /usr/bin/python3 python3
+	need_python ensurepip python3-venv
 	need_cmd redis-server redis-server
 	need_cmd openssl openssl
 	need_cmd dpkg-deb dpkg

@@ -77,7 +77,7 @@ stage_sink()
 			cp test/setup/rabbitmq.sh "$RABBITMQ_SH"
 			;;
 	esac
-	if [ "$sink" = mqtt ] || [ "$sink" = rabbitmq ]; then
+	if [ "$sink" != http ]; then
 		fetched=$(test/setup/venv.sh "test/sink/$sink/requirements.txt") || return
 		export SINK_CLIENTS=$IDEM_WORK/crash/clients
 		cp -R "$fetched"/lib/python3*/site-packages "$SINK_CLIENTS"

@@ -3,10 +3,9 @@
 
     kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
-Runs in a copy of test/crash and test/python, with test/sink/nats below it (kills.sh).  What
-kills and judges is in test/crash/targetkills.py.  Two relays share a stream.
+Runs in a copy of test/crash and test/python, with test/sink/nats below it (../kills.sh).  What
+kills and judges is in test/crash/targetkills.py.  Two relays share a stream.  nats-py reads (reader.py).
 """
-import json
 import pathlib
 import sys
 
@@ -14,7 +13,9 @@ sys.dont_write_bytecode = True
 sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 from nats.broker import Broker  # noqa: E402
-from targetkills import Kills, main  # noqa: E402
+from targetkills import Kills, main, read_by  # noqa: E402
+
+READER = pathlib.Path(__file__).parent / "reader.py"
 
 
 class Run(Kills):
@@ -54,10 +55,7 @@ class Run(Kills):
         self.broker.start(wait=False)
 
     def arrivals(self, relay):
-        client = self.broker.client()
-        for m in client.messages(self.streams[relay], f"{relay}.>"):
-            yield m.header("Event-Id"), m.header("Aggregate-Id"), json.loads(m.data)
-        client.close()
+        return read_by(READER, self.broker.port, self.streams[relay], f"{relay}.>")
 
     def remove_target(self):
         if self.broker:

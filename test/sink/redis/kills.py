@@ -3,10 +3,9 @@
 
     kills.py SEED KILLS EVENTS WORK BINDIR EXTENSION_CONF SINKS HASTY
 
-Runs in a copy of test/crash and test/python, with test/sink/redis below it (kills.sh).  What
-kills and judges is in test/crash/targetkills.py.  XRANGE reads the streams.
+Runs in a copy of test/crash and test/python, with test/sink/redis below it (../kills.sh).  What
+kills and judges is in test/crash/targetkills.py.  redis-py reads (reader.py).
 """
-import json
 import pathlib
 import sys
 
@@ -14,7 +13,9 @@ sys.dont_write_bytecode = True
 sys.path[0] = str(pathlib.Path(__file__).resolve().parent.parent)
 
 from redis.server import Server, stop_servers  # noqa: E402
-from targetkills import Kills, main  # noqa: E402
+from targetkills import Kills, main, read_by  # noqa: E402
+
+READER = pathlib.Path(__file__).parent / "reader.py"
 
 
 class Run(Kills):
@@ -47,9 +48,7 @@ class Run(Kills):
         self.redis.start(wait=False)
 
     def arrivals(self, relay):
-        for letter in self.types[relay]:
-            for e in self.redis.entries(f"{relay}.{{{relay}}}.{letter}"):
-                yield e["event_id"].decode(), e["aggregate_id"].decode(), json.loads(e["payload"])
+        return read_by(READER, self.redis.port, *(f"{relay}.{{{relay}}}.{letter}" for letter in self.types[relay]))
 
     def remove_target(self):
         stop_servers()
