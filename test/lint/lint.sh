@@ -169,7 +169,7 @@ check_fault_points()
 	[ -d "$builds/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
 	for program in $(cd "$builds/gcc" && echo idempotency.so src/sink/bin/*); do
 		{
-			nm -a "$builds/gcc/$program" | grep -i fault_
+			nm -a "$builds/gcc/$program" | grep -i fault_ | grep -vi default_
 			grep -aoiE '(IDEM|SINK)[A-Z_]*fault[A-Z_/]*|fault point' "$builds/gcc/$program"
 		} | none "in an ordinary build of $program:" || status=1
 		grep -aq idempotency_fault "$builds/faults/$program" || {
