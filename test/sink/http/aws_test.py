@@ -199,7 +199,7 @@ def test_eventbridge():
         assert sorted(r for m in found for r in m["resources"]) == sorted(f"urn:uuid:{i}" for i in ids), found[:1]
         assert {m["detail"]["n"] for m in found} == set(range(40)) and {m["detail-type"] for m in found} == {"T"}
         # EventBridge takes objects only
-        assert w.one(payload=b"[1]").outcome == "rejected"
+        assert w.one(payload=b"[1]").outcome == "impossible"
 
 
 # Refusals of some messages of a request, which the mocks do not make.
