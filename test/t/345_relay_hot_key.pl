@@ -162,6 +162,31 @@ foreach my $name (qw(one_fn one_pg))
 }
 sql("ROLLBACK PREPARED 'pin'");
 
+# To find when a relay that rests has something to do, its parked events are read once each,
+# not once for each key.
+{
+	my $keys = 2000;
+
+	sql("SELECT idempotency.relay_create('rests', 'plain', '{rests}'); SELECT idempotency.relay_pause('rests')");
+	IdemRelay::wait_state($node, 'rests', 'paused');
+	sql(<<"END");
+SELECT count(idempotency.outbox_enqueue('rests', 'k' || k, 'E', '{}')) FROM generate_series(1, $keys) k;
+SELECT count(idempotency.relay_replay('rests', event_id => event_id)) FROM idempotency.outbox_events WHERE aggregate_type = 'rests';
+UPDATE $parked SET next_attempt_at = now() + interval '1 hour', last_failed_at = NULL WHERE aggregate_type = 'rests';
+SELECT idempotency.relay_resume('rests');
+END
+	IdemTest::wait_for($node, "SELECT lag_events = 0 FROM idempotency.stat_relay WHERE relay = 'rests'");
+	$node->restart;
+	IdemTest::wait_for($node, "SELECT state = 'idle' FROM idempotency.stat_relay WHERE relay = 'rests'");
+	my $before = rows_read() =~ s/^\s*//r;
+
+	# A change of any relay lets the worker look.
+	sql("SELECT idempotency.relay_alter('one_null', max_backoff => '1 min')");
+	IdemRelay::wait_until('the worker has reported', sub { rows_read() >= $before + $keys });
+	cmp_ok(rows_read() - $before, '<', 100 * $keys, 'rests: rows read');
+	sql("SELECT idempotency.relay_drop('rests')");
+}
+
 # The server goes down.  Only what may have been under way then is tried one by one, and
 # an attempt that is on record is the next, whatever else is due.
 sql(q{SELECT idempotency.relay_create('crash', 'fn', '{crash}', batch_events => 100)});

@@ -616,8 +616,9 @@ list_resters(IdemRester *only, IdemRester **resters)
  * One statement for all that rest.  An event behind another event of its key
  * waits for that event (parked_index.c), so only the first event of a key
  * counts.  A first event whose state is "waiting" waits for nothing any more:
- * it has no time, and is due now.  So is a blocked key without a parked event.  The old
- * times count until the statement has succeeded.
+ * it has no time, and is due now.  So is a blocked key without a parked event.  Each table
+ * is read once or twice, however many keys there are.  The old times count until the
+ * statement has succeeded.
  */
 void
 idem_rest_look_at_parked(IdemRester *only)
@@ -639,19 +640,16 @@ idem_rest_look_at_parked(IdemRester *only)
 						 "  EXTRACT(epoch FROM CASE WHEN p.next_attempt_at > pg_catalog.statement_timestamp()"
 						 "   THEN LEAST(p.next_attempt_at, pg_catalog.statement_timestamp() + '366 days')"
 						 "   - pg_catalog.statement_timestamp() END)))::bigint)"
-						 " FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
-						 " WHERE p.relay_id = ANY ($1) AND p.state <> 'dead'"
-						 " AND NOT (r.ordering = 'key' AND EXISTS (SELECT FROM %s.relay_parked q"
-						 "  WHERE q.relay_id = p.relay_id AND q.aggregate_type = p.aggregate_type"
-						 "  AND q.aggregate_id = p.aggregate_id AND q.seq < p.seq"
-						 "  AND (q.state <> 'dead' OR r.on_dead <> 'skip')))"
-						 " GROUP BY p.relay_id"
-						 " UNION ALL SELECT DISTINCT b.relay_id, 0"
-						 " FROM %s.relay_blocked b JOIN %s.relays r USING (relay_id)"
-						 " WHERE b.relay_id = ANY ($1)"
-						 " AND NOT (r.ordering = 'key' AND EXISTS (SELECT FROM %s.relay_parked q"
-						 "  WHERE q.relay_id = b.relay_id AND q.aggregate_type = b.aggregate_type"
-						 "  AND q.aggregate_id = b.aggregate_id AND (q.state <> 'dead' OR r.on_dead <> 'skip')))",
+						 " FROM (SELECT p.relay_id, p.state, p.next_attempt_at, r.ordering = 'key' AND p.seq >"
+						 "   pg_catalog.min(p.seq) OVER (PARTITION BY p.relay_id, p.aggregate_type, p.aggregate_id) AS waits"
+						 "  FROM %s.relay_parked p JOIN %s.relays r USING (relay_id)"
+						 "  WHERE p.relay_id = ANY ($1) AND (p.state <> 'dead' OR r.on_dead <> 'skip')) p"
+						 " WHERE p.state <> 'dead' AND NOT p.waits GROUP BY p.relay_id"
+						 " UNION ALL SELECT DISTINCT f.relay_id, 0 FROM ("
+						 "  SELECT relay_id, aggregate_type, aggregate_id FROM %s.relay_blocked WHERE relay_id = ANY ($1)"
+						 "  EXCEPT SELECT q.relay_id, q.aggregate_type, q.aggregate_id"
+						 "   FROM %s.relay_parked q JOIN %s.relays r USING (relay_id)"
+						 "   WHERE q.relay_id = ANY ($1) AND r.ordering = 'key' AND (q.state <> 'dead' OR r.on_dead <> 'skip')) f",
 						 1, types, values, NULL);
 	for (int i = 0; i < n; i++)
 		resters[i]->due = 0;
