@@ -283,10 +283,14 @@ foreach my $kind (qw(fn pg))
 	for my $hour (1 .. 60)
 	{
 		wait_an_hour();
-		enqueue($name, $hour, 1, 'cold');
-		IdemTest::wait_for($node, "SELECT count(*) = $hour FROM app.got WHERE relay = '$name'", 't', $db);
+		enqueue($name, 2 * $hour, 1, 'cold');
+		IdemTest::wait_for($node, "SELECT count(*) = @{[ 2 * $hour - 1 ]} FROM app.got WHERE relay = '$name'", 't', $db);
 		IdemTest::wait_for($node, "SELECT attempts >= $hour FROM idempotency_data.relay_parked"
 			  . " WHERE aggregate_type = '$name' AND state = 'retry'");
+
+		# An event that is accepted after the refusal lets the next refusal count at once.
+		enqueue($name, 2 * $hour + 1, 1, 'cold');
+		IdemTest::wait_for($node, "SELECT count(*) = @{[ 2 * $hour ]} FROM app.got WHERE relay = '$name'", 't', $db);
 	}
 	# A refusal counts for twice the backoff at most: a function's is a minute.
 	my $tried = $kind eq 'fn' ? '20 minutes' : '10 hours';
@@ -295,9 +299,9 @@ foreach my $kind (qw(fn pg))
 	is(blocked($name), '1', "$name: what waits behind it is one row");
 	door($db, 'open', 'hot');
 	wait_an_hour();
-	enqueue($name, 61, 1, 'cold');
+	enqueue($name, 122, 1, 'cold');
 	drained($name);
-	is_complete($db, $name, $N + 61, $name);
+	is_complete($db, $name, $N + 121, $name);
 }
 
 $node->stop;
