@@ -356,7 +356,7 @@ block_key(IdemParkedIndex *index, const IdemRelayConfig *config, uint64 hash,
 	 * Nothing else would free a key without parked events: the event before may be dead
 	 * already and block nothing, and all others may be copies that were given up.
 	 */
-	idem_parked_index_free_key(index, hash);
+	idem_blocked_free_if_alone(index, hash);
 	IDEM_FAULT_POINT("relay-key-blocked");
 	return true;
 }

@@ -53,6 +53,7 @@
 #include "utils/xid8.h"
 
 #include "relay/blame.h"
+#include "relay/position/blocked.h"
 #include "relay/position/parked_index.h"
 #include "relay/position/position.h"
 #include "shared/catalog.h"
@@ -208,34 +209,6 @@ leave_place(IdemParkedIndex *index, ParkedKey *key)
 	key->place = PLACE_NONE;
 }
 
-/* The key has parked events no more: what it has in the outbox can come, in runs of "window". */
-static void
-set_free(IdemParkedIndex *index, uint64 hash, int window)
-{
-	IdemBlockedKey *blocked = idem_parked_blocked_key(index, hash);
-
-	if (blocked == NULL || blocked->is_free)
-		return;
-	blocked->window = window;
-	blocked->is_free = true;
-	dlist_push_tail(&index->free_keys, &blocked->node);
-	index->refill_waits = false;
-}
-
-/* The key has its first parked event.  Returns the length of its next run. */
-static int
-set_blocked(IdemParkedIndex *index, uint64 hash)
-{
-	IdemBlockedKey *blocked = idem_parked_blocked_key(index, hash);
-
-	if (blocked == NULL)
-		return 1;
-	if (blocked->is_free)
-		dlist_delete(&blocked->node);
-	blocked->is_free = false;
-	return Max(blocked->window, 1);
-}
-
 static void
 set_state(IdemParkedIndex *index, ParkedEntry *entry, IdemParkedState state)
 {
@@ -257,7 +230,7 @@ find_place(IdemParkedIndex *index, ParkedKey *key, TimestampTz now)
 		int			window = key->window;
 
 		(void) hash_search(index->keys, &hash, HASH_REMOVE, NULL);
-		set_free(index, hash, window);
+		idem_blocked_set_free(index, hash, window);
 		return;
 	}
 	first = dlist_head_element(ParkedEntry, node, &key->queue);
@@ -299,7 +272,7 @@ get_key(IdemParkedIndex *index, uint64 hash)
 	{
 		memset(key, 0, sizeof(*key));
 		key->hash = hash;
-		key->window = set_blocked(index, hash);
+		key->window = idem_blocked_set_kept(index, hash);
 		dlist_init(&key->queue);
 	}
 	return key;
@@ -396,24 +369,6 @@ void
 idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash)
 {
 	suspect(index, add_entry(index, note, hash, index->looked_at));
-}
-
-void
-idem_parked_index_free_key(IdemParkedIndex *index, uint64 hash)
-{
-	if (hash_search(index->keys, &hash, HASH_FIND, NULL) == NULL)
-		set_free(index, hash, 1);
-}
-
-void
-idem_parked_index_free_keys(IdemParkedIndex *index)
-{
-	HASH_SEQ_STATUS status;
-	IdemBlockedKey *blocked;
-
-	hash_seq_init(&status, index->blocked);
-	while ((blocked = hash_seq_search(&status)) != NULL)
-		idem_parked_index_free_key(index, blocked->hash);
 }
 
 void

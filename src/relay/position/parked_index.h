@@ -141,13 +141,10 @@ extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
 
 /*
  * Forget all events and keys, and take over the settings of the relay.  ..._add: add a
- * parked event, whose key has that hash.  ..._free_keys: find the blocked keys that have no
- * parked event; ..._free_key: this one, if it has none.  For parked_load.c and blocked.c.
+ * parked event, whose key has that hash.  For parked_load.c.
  */
 extern void idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfig *config);
 extern void idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash);
-extern void idem_parked_index_free_keys(IdemParkedIndex *index);
-extern void idem_parked_index_free_key(IdemParkedIndex *index, uint64 hash);
 
 /*
  * Read the tables again, in a transaction.  Afterwards no event counts as taken.  passed:

@@ -197,6 +197,39 @@ idem_blocked_remove(IdemParkedIndex *index, IdemBlockedKey *key)
 	(void) hash_search(index->blocked, &key->hash, HASH_REMOVE, NULL);
 }
 
+void
+idem_blocked_set_free(IdemParkedIndex *index, uint64 hash, int window)
+{
+	IdemBlockedKey *blocked = idem_parked_blocked_key(index, hash);
+
+	if (blocked == NULL || blocked->is_free)
+		return;
+	blocked->window = window;
+	blocked->is_free = true;
+	dlist_push_tail(&index->free_keys, &blocked->node);
+	index->refill_waits = false;
+}
+
+int
+idem_blocked_set_kept(IdemParkedIndex *index, uint64 hash)
+{
+	IdemBlockedKey *blocked = idem_parked_blocked_key(index, hash);
+
+	if (blocked == NULL)
+		return 1;
+	if (blocked->is_free)
+		dlist_delete(&blocked->node);
+	blocked->is_free = false;
+	return Max(blocked->window, 1);
+}
+
+void
+idem_blocked_free_if_alone(IdemParkedIndex *index, uint64 hash)
+{
+	if (idem_parked_queued(index, hash) == 0)
+		idem_blocked_set_free(index, hash, 1);
+}
+
 /* A snapshot of a row, detoasted; NULL if there is none. */
 static IdemSnap *
 snap_of(HeapTuple tup, TupleDesc desc, int column)
@@ -243,6 +276,18 @@ load_blocked(IdemParkedIndex *index, const IdemRelayConfig *config)
 	}
 }
 
+/* Find the blocked keys that have no parked event. */
+static void
+free_keys(IdemParkedIndex *index)
+{
+	HASH_SEQ_STATUS status;
+	IdemBlockedKey *blocked;
+
+	hash_seq_init(&status, index->blocked);
+	while ((blocked = hash_seq_search(&status)) != NULL)
+		idem_blocked_free_if_alone(index, blocked->hash);
+}
+
 void
 idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, const IdemSnap *passed)
 {
@@ -270,6 +315,6 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, co
 		add_row(index, SPI_tuptable->vals[i], SPI_tuptable->tupdesc);
 	}
 	SPI_finish();
-	idem_parked_index_free_keys(index);
+	free_keys(index);
 	index->hurries = false;
 }
