@@ -221,7 +221,10 @@ idem_blocked_bases(void)
 	HTAB	   *bases = hash_create("blocked keys", 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	uint64		n;
 
-	/* Not older than the positions, which the caller has read from the log as it was then. */
+	/*
+	 * Not older than the positions, which the caller has read from the log as
+	 * it was then.
+	 */
 	SPI_connect();
 	PushActiveSnapshot(GetLatestSnapshot());
 	n = idem_spi_read("SELECT relay_id, base::pg_catalog.pg_snapshot FROM"
@@ -353,8 +356,9 @@ block_key(IdemParkedIndex *index, const IdemRelayConfig *config, uint64 hash,
 	}
 
 	/*
-	 * Nothing else would free a key without parked events: the event before may be dead
-	 * already and block nothing, and all others may be copies that were given up.
+	 * Nothing else would free a key without parked events: the event before
+	 * may be dead already and block nothing, and all others may be copies
+	 * that were given up.
 	 */
 	idem_blocked_free_if_alone(index, hash);
 	IDEM_FAULT_POINT("relay-key-blocked");

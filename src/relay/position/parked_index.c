@@ -411,8 +411,9 @@ idem_parked_after(const IdemParkedIndex *index, uint64 hash, const IdemPosition 
 	dlist_iter	iter;
 
 	/*
-	 * The latest first.  One that was tried is found soon, and nothing is left behind for
-	 * it: for each event that is read before it, this is asked again.
+	 * The latest first.  One that was tried is found soon, and nothing is
+	 * left behind for it: for each event that is read before it, this is
+	 * asked again.
 	 */
 	*n = 0;
 	if (key == NULL)
