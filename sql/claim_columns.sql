@@ -42,7 +42,7 @@ SELECT statement, t.tried(relation, statement) AS state, string_agg(DISTINCT kin
 	'ALTER TABLE % ADD COLUMN mine int, ADD EXCLUDE USING btree (mine WITH =)'
 	]) AS statement
  -- an identity column has an error of its own from 17 on
- WHERE relkind = 'r' AND (kind <> 'relay_parked' OR statement !~ 'ATTACH') GROUP BY statement, state ORDER BY statement COLLATE "C", state;
+ WHERE relkind = 'r' AND (kind NOT IN ('relay_parked', 'relay_blocked') OR statement !~ 'ATTACH') GROUP BY statement, state ORDER BY statement COLLATE "C", state;
 -- What rewrites a table as a whole, and what a restore does, works on all; a table that has no index may get one
 SELECT statement, t.tried(relation, statement) AS state, count(*) = (SELECT count(*) FROM t.relations WHERE relkind = 'r') AS all
   FROM t.relations, unnest(ARRAY[
