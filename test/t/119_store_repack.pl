@@ -92,7 +92,7 @@ sub files
 	return \%number;
 }
 
-my $by_sql = q{relname IN ('consumers', 'relays', 'relay_parked', 'relay_attempts', 'outbox_restored')};
+my $by_sql = q{relname IN ('consumers', 'relays', 'relay_parked', 'relay_attempts', 'relay_blocked', 'outbox_restored')};
 my $triggers = q{SELECT string_agg(concat_ws(' ', tgrelid::regclass, tgname, tgenabled), ', ' ORDER BY tgrelid::regclass::text, tgname)
 	FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'idempotency_data'::regnamespace)};
 my $triggers_before = sql($triggers);

@@ -72,13 +72,4 @@ extern IdemBlockedKey *idem_blocked_add(IdemParkedIndex *index, uint64 hash, int
 										const IdemPosition *from);
 extern void idem_blocked_remove(IdemParkedIndex *index, IdemBlockedKey *key);
 
-/*
- * If the key is blocked: no parked event keeps it back any more, and what it has in the outbox
- * can come, in runs of "window".  ..._free_if_alone: if that is so.  ..._set_kept: it has its
- * first parked event; returns the length of the key's next run.
- */
-extern void idem_blocked_set_free(IdemParkedIndex *index, uint64 hash, int window);
-extern void idem_blocked_free_if_alone(IdemParkedIndex *index, uint64 hash);
-extern int	idem_blocked_set_kept(IdemParkedIndex *index, uint64 hash);
-
 #endif							/* IDEM_RELAY_POSITION_BLOCKED_H */

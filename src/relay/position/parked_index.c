@@ -53,7 +53,6 @@
 #include "utils/xid8.h"
 
 #include "relay/blame.h"
-#include "relay/position/blocked.h"
 #include "relay/position/parked_index.h"
 #include "relay/position/position.h"
 #include "shared/catalog.h"

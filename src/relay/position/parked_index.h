@@ -279,4 +279,13 @@ extern void idem_parked_index_log_moved(IdemParkedIndex *index);
  */
 pg_noreturn extern void idem_parked_report(int64 parked_id);
 
+/*
+ * Of parked_load.c.  If the key is blocked: no parked event keeps it back any more, and what
+ * it has in the outbox can come, in runs of "window".  ..._free_if_alone: if that is so.
+ * ..._set_kept: it has its first parked event; returns the length of the key's next run.
+ */
+extern void idem_blocked_set_free(IdemParkedIndex *index, uint64 hash, int window);
+extern void idem_blocked_free_if_alone(IdemParkedIndex *index, uint64 hash);
+extern int	idem_blocked_set_kept(IdemParkedIndex *index, uint64 hash);
+
 #endif							/* IDEM_RELAY_POSITION_PARKED_INDEX_H */
