@@ -270,6 +270,9 @@ idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const I
 {
 	if (entry == NULL)
 		return;
+
+	/* A function is one destination.  Named lanes are memory of this process. */
+	Assert(blame->named == NULL);
 	SpinLockAcquire(&entry->mutex);
 	entry->kept.breaker = *breaker;
 	entry->kept.blame = *blame;

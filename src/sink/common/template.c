@@ -112,3 +112,9 @@ idem_template_name(const IdemTemplate *how, const char *template, const IdemSink
 		snprintf(buf, cap, "%.*s", (int) t.len, t.data);
 	free(t.data);
 }
+
+bool
+idem_template_makes_destinations(const char *template)
+{
+	return strchr(template, '{') != NULL && strstr(template, "{aggregate_id}") == NULL;
+}

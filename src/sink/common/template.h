@@ -47,4 +47,11 @@ extern IdemTemplateEnd idem_template_fill(const IdemTemplate *how, const char *t
 /* Fill the template into buf, cut to cap bytes with the terminator; empty if it cannot be. */
 extern void idem_template_name(const IdemTemplate *how, const char *template, const IdemSinkEvent *e, char *buf, size_t cap);
 
+/*
+ * Does the template make several destinations, each of which many keys share?  With
+ * {aggregate_id} each key has a place of its own, where nothing else can pass; then
+ * nothing would ever count against a refused event.
+ */
+extern bool idem_template_makes_destinations(const char *template);
+
 #endif							/* IDEM_SINK_TEMPLATE_H */

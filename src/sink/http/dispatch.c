@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sink/common/template.h"
 #include "sink/http/sink.h"
 
 /*
@@ -45,7 +46,7 @@ add_event(HSink *p, HSinkRequest *r, HSinkEvent *e)
 	if (!refused && (r->count == 0 || (!e->alone && r->weight <= p->service->most_weight)))
 	{
 		r->events[r->count++] = e;
-		if (strchr(p->config.url, '{') != NULL && e->destination == NULL)
+		if (e->destination == NULL && idem_template_makes_destinations(p->config.url))
 			e->destination = idem_sink_strdup(r->url.data, strcspn(r->url.data, "?"));
 		return true;
 	}

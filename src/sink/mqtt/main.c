@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "sink/common/template.h"
 #include "sink/mqtt/options.h"
 #include "sink/mqtt/sink.h"
 
@@ -103,7 +104,7 @@ greet(MSink *p)
 		stop(p);
 	if (idem_sink_looks(&p->sink))
 		look(p);
-	p->in.destination = strchr(p->config.topic, '{') == NULL ? NULL : msink_destination;
+	p->in.destination = idem_template_makes_destinations(p->config.topic) ? msink_destination : NULL;
 	p->in.destination_arg = p;
 	if (!msink_connect(p, p->config.client_id) || !msink_check_limits(p))
 		stop(p);

@@ -19,6 +19,7 @@
  */
 #include <string.h>
 
+#include "sink/common/template.h"
 #include "sink/nats/options.h"
 #include "sink/nats/sink.h"
 
@@ -162,7 +163,7 @@ greet(NSink *p)
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-hello");
 	if (!check_version(p) || !nsink_configure(p, &hello))
 		stop(p);
-	p->in.destination = strchr(p->config.subject, '{') == NULL ? NULL : nsink_destination;
+	p->in.destination = idem_template_makes_destinations(p->config.subject) ? nsink_destination : NULL;
 	p->in.destination_arg = p;
 	if (idem_sink_looks(&p->sink))
 		look(p);

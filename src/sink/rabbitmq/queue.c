@@ -31,6 +31,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "sink/common/template.h"
 #include "sink/rabbitmq/queue.h"
 
 #define LOOK_TIME	200			/* ms between two looks at the clock, and at
@@ -61,7 +62,7 @@ static bool
 start(BSink *p, IdemProtoReady *ready)
 {
 	queue.wave = idem_sink_alloc(BQUEUE_MAX_WAVE * sizeof(queue.wave[0]));
-	if (!p->config.exchange_is_fixed || strchr(p->config.routing_key, '{') != NULL)
+	if (!p->config.exchange_is_fixed || idem_template_makes_destinations(p->config.routing_key))
 		p->in.destination = bqueue_destination;
 	p->in.destination_arg = p;
 	ready->max_batch_events = BQUEUE_MAX_BATCH_EVENTS;

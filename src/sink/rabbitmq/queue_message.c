@@ -118,7 +118,9 @@ bqueue_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINAT
 		len = strlen(buf);
 		buf[len++] = '/';
 	}
-	idem_template_name(&how, c->routing_key, &view, buf + len, IDEM_SINK_DESTINATION + 1 - len);
+	buf[len] = '\0';
+	if (idem_template_makes_destinations(c->routing_key))
+		idem_template_name(&how, c->routing_key, &view, buf + len, IDEM_SINK_DESTINATION + 1 - len);
 }
 
 void

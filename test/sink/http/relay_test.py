@@ -154,8 +154,8 @@ def test_attempts_are_requests():
     def answer(r):
         return misbehave.raw(end="close") if r.json()["n"] == 1 else 200
     with source() as s, Receiver(answer) as there:
-        # one path for all: of a path of its own nothing else passes, which would be evidence
-        s.serve(there.url + "/hook", relay=RELAY + ", max_attempts => 3")
+        # a path with {aggregate_id} is no destination of its own: nothing else could pass there
+        s.serve(there.url + PATH, relay=RELAY + ", max_attempts => 3")
         ids = s.enqueue(1, keys=1)
 
         def is_dead():
