@@ -24,7 +24,9 @@
 #define IDEM_SINK_MQTT_H
 
 #include <mosquitto.h>
-#include <mqtt_protocol.h>
+#if LIBMOSQUITTO_VERSION_NUMBER < 2001000
+#include <mqtt_protocol.h>		/* mosquitto.h has it from 2.1 on */
+#endif
 
 #include "sink/common/batch.h"
 #include "sink/common/event.h"

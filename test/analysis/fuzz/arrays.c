@@ -33,6 +33,7 @@ static int	prepared;			/* parameters of the statement to be executed */
 static uint32_t prepared_types[PGSINK_NFIELDS];
 static int	calls;
 static uint32_t ended[2];		/* ids completed, released */
+static bool settings;			/* sent before the ends of claims */
 
 typedef struct Array
 {
@@ -257,8 +258,17 @@ pgsink_send(PgSink *sink, PgSinkStep step, uint32_t arg, const char *sql, int np
 		}
 	CHECK(a.count == n && n > 0);
 	close_array(&a);
+	CHECK(step == PGSINK_STEP_CLAIM || settings);
 	if (step == PGSINK_STEP_COMPLETE)
 		ended[sql == p.complete_sql ? 0 : 1] += n;
+}
+
+/* The settings before the ends of claims; their statement has no array. */
+void
+pgsink_send_settings(PgSink *sink)
+{
+	CHECK(sink == &p && p.claim_sql != NULL);
+	settings = true;
 }
 
 /* A few letters, so that keys repeat; the buffer lives until the next call. */
@@ -391,6 +401,7 @@ make_claims(Input *in)
 		done += e->done;
 	}
 	ended[0] = ended[1] = 0;
+	settings = false;
 	pgsink_send_claim_ends(&p);
 	CHECK(ended[0] == done && ended[1] == claimed - done);
 }
