@@ -100,7 +100,8 @@ class Program:
 def shop(language, schema=SCHEMA, relay=RELAY + ", max_attempts => 1000", **env):
     """A server, a receiver, and a relay between the two."""
     with source() as s:
-        s.sql(schema + """CREATE ROLE billing LOGIN; GRANT SELECT, INSERT ON invoices TO billing;
+        s.sql(schema + """CREATE TABLE orders (event_id uuid);
+            CREATE ROLE billing LOGIN; GRANT SELECT, INSERT ON invoices TO billing;
             SELECT idempotency.grant_role('consumer', 'billing')""")
         program = Program(language, s, **env)
         try:
@@ -111,9 +112,10 @@ def shop(language, schema=SCHEMA, relay=RELAY + ", max_attempts => 1000", **env)
 
 
 def enqueue(s, count):
-    return s.sql(f"""SELECT idempotency.outbox_enqueue('order', i::text, 'OrderCreated',
+    """Events that commit with a row of orders each, which remains if the answer to COMMIT is lost."""
+    return s.sql(f"""INSERT INTO orders SELECT idempotency.outbox_enqueue('order', i::text, 'OrderCreated',
             jsonb_build_object('order', i::text, 'total', 99.90))
-        FROM generate_series(1, {count}) i""").split()
+        FROM generate_series(1, {count}) i RETURNING event_id""").split()
 
 
 def has_all(s, ids):
@@ -187,10 +189,11 @@ def receive(language):
         end = time.monotonic() + 8
         while time.monotonic() < end:
             with contextlib.suppress(Exception):
-                ids += enqueue(s, 40)
+                enqueue(s, 40)
         stop.set()
         killer.join()
         until("the server is up", lambda: answers(s))
+        ids = s.sql("SELECT event_id FROM orders").split() + [by_hand]
         if program.proc is None or program.proc.poll() is not None:
             program.start(OLD)
         has_all(s, ids)
