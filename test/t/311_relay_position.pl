@@ -204,6 +204,9 @@ IdemRelay::wait_until('six are dead, while others pass', sub {
 	enqueue('smaller', 'Other');
 	return $node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.dead_letters WHERE relay = 'smaller'}) == 6;
 });
+# Had the refusals made an outage, only as many would be in flight as were accepted since.
+enqueue('smaller', 'Other') foreach 1 .. 8;
+IdemTest::wait_for($node, q{SELECT lag_events = 0 FROM idempotency.stat_relay WHERE relay = 'smaller'});
 $node->safe_psql('postgres', q{
 	ALTER SERVER s_smaller OPTIONS (DROP reject_type, ADD mute_type 'First,Second,Third');
 	SELECT idempotency.relay_redrive('smaller')});
