@@ -35,12 +35,15 @@ CREATE FUNCTION handle(event_id uuid, aggregate_id text, payload jsonb) RETURNS 
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
 """
 
+# Relays that try again at once, and for ever.
+EAGER = ", min_backoff => '20 ms', max_backoff => '500 ms', max_attempts => 1000000"
+
 
 class World:
     """Made once per scenario.  A scenario mends what it broke before it calls drain()."""
 
     def __init__(self, lab, seed, source, target, file_sink=True, target_host=None,
-                 target_options="", target_port=None):
+                 target_options="", target_port=None, patience=EAGER):
         self.lab, self.seed = lab, seed
         self.source, self.target = source, target
         self.primary = source
@@ -57,7 +60,7 @@ class World:
         self.relays = ["pg", "fn"] + (["file"] if file_sink else [])
         self.make_source(target_host or target.host, target_port or target.port, target_options)
         self.make_target()
-        self.make_relays()
+        self.make_relays(patience)
 
     def make_source(self, host, port, options):
         self.source.rows("CREATE EXTENSION idempotency CASCADE")
@@ -74,10 +77,9 @@ class World:
         self.target.rows(TARGET_SCHEMA)
         self.target.rows(self.source.value("SELECT idempotency.sink_setup_sql('pg')"))
 
-    def make_relays(self):
+    def make_relays(self, patience):
         for relay in self.relays:
-            self.source.rows("SELECT idempotency.relay_create(%s, %s, min_backoff => '20 ms',"
-                            " max_backoff => '500 ms', max_attempts => 1000000)", (relay, relay))
+            self.source.rows(f"SELECT idempotency.relay_create(%s, %s{patience})", (relay, relay))
 
     def run_only(self, relays):
         """Pause all other relays."""
