@@ -25,6 +25,8 @@ SELECT t.try(sql) FROM unnest(ARRAY[
 	$$INSERT INTO idempotency_data.lease_log_0 (number, digest, kind, state, at) VALUES (1, gen_random_uuid(), 's', 'l', now())$$,
 	$$INSERT INTO idempotency_data.lease_log_0 (number, digest, kind, state, at) VALUES (9223372036854775807, gen_random_uuid(), 's', 'f', now())$$,
 	$$INSERT INTO idempotency_data.lease_log_1 (number, digest, kind, at) VALUES (1, gen_random_uuid(), 'x', now())$$,
+	$$INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, at) VALUES (7258118400000000, gen_random_uuid(), 'm', now())$$,
+	$$INSERT INTO idempotency_data.lease_log_0 (number, digest, kind, at) VALUES (7258118400000000, gen_random_uuid(), 'm', now())$$,
 	$$INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, epoch) VALUES (1, gen_random_uuid(), 's', 'o', now(), 1)$$,
 	$$INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, epoch, producer_id) VALUES (1, gen_random_uuid(), 's', 'p', now(), 1, 1)$$,
 	$$INSERT INTO idempotency_data.store_segment_0 (claimed_at, digest, turn, state, event_id, consumer) VALUES (now(), gen_random_uuid(), 1, 'c', 'e', 'c')$$,
@@ -117,9 +119,10 @@ SELECT consumer FROM idempotency.claim_consumers;
 DELETE FROM idempotency_data.consumers WHERE consumer = 'hurt';
 
 -- Relays: one row is a problem of its relay
-ALTER TABLE idempotency_data.relays DROP CONSTRAINT sound;
 CREATE SERVER sink FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.relay_create('hurt', 'sink'), idempotency.relay_create('other', 'sink');
+SELECT t.try($$UPDATE idempotency_data.relays SET relay_id = 2147483647 WHERE relay = 'hurt'$$);
+ALTER TABLE idempotency_data.relays DROP CONSTRAINT sound;
 UPDATE idempotency_data.relays SET min_backoff = '178000000 years', aggregate_types = '{NULL}', batch_events = -1 WHERE relay = 'hurt';
 SELECT relay FROM idempotency.stat_relay ORDER BY 1;
 SELECT t.try($$SELECT idempotency.relay_pause('other')$$);

@@ -102,6 +102,25 @@ ROLLBACK;
 SELECT t.lease('o1', 'once'), t.lease('o2', 'once');
 SELECT t.lease('o1', 'once'), t.lease('o2', 'once');
 
+-- A dump that is restored into the database that it is of: a lease is shown once.  Where the
+-- rows of the completions have left the log since, leases of completed events are back; the
+-- events' answers stay, and a discard takes the leases away
+SELECT idempotency.consumer_create('dumped');
+CALL t.kill('{gone,kept}', 'dumped');
+SELECT t.lease('open', 'dumped'), t.lease('done', 'dumped');
+CREATE TABLE t.dump AS SELECT * FROM idempotency_data.lease_log_0 WHERE consumer = 'dumped';
+SELECT idempotency.consumer_discard('dumped', '{gone}');
+SELECT idempotency.complete_event('done', 'dumped', token => token) FROM idempotency.leases WHERE event_id = 'done' AND consumer = 'dumped';
+DELETE FROM idempotency_data.lease_log_0 WHERE digest IN (SELECT digest FROM t.dump WHERE event_id IN ('gone', 'done'));
+INSERT INTO idempotency_data.lease_log_0 SELECT * FROM t.dump;
+INSERT INTO idempotency_data.lease_log_1 SELECT * FROM t.dump WHERE event_id = 'open';
+SELECT event_id, state FROM idempotency.leases WHERE consumer = 'dumped' ORDER BY event_id;
+SELECT t.lease('gone', 'dumped'), t.lease('done', 'dumped');
+SELECT idempotency.consumer_redrive('dumped', '{kept}');
+SELECT idempotency.consumer_discard('dumped'), idempotency.consumer_discard('dumped', '{done}');
+SELECT event_id, state FROM idempotency.leases WHERE consumer = 'dumped' ORDER BY event_id;
+SELECT t.lease('gone', 'dumped'), t.lease('done', 'dumped'), t.lease('kept', 'dumped');
+
 -- Misuse
 SELECT c, t.state, t.message FROM unnest(ARRAY[$$NULL$$, $$''$$, $$'@relay'$$, $$repeat('x', 256)$$, $$'mail', '{NULL}'$$, $$'mail', '{{a}}'$$,
 	$$'mail', '{""}'$$, $$'mail', '{a}', ''$$, $$'mail', NULL, repeat('x', 256)$$]) AS c, t.try('SELECT idempotency.consumer_redrive(' || c || ')') AS t;
@@ -109,5 +128,5 @@ BEGIN READ ONLY;
 SELECT state FROM t.try($$SELECT idempotency.consumer_redrive('mail')$$);
 SELECT state FROM t.try($$SELECT idempotency.consumer_discard('mail')$$);
 COMMIT;
-SELECT idempotency.consumer_drop('mail'), idempotency.consumer_drop('once');
+SELECT idempotency.consumer_drop('mail'), idempotency.consumer_drop('once'), idempotency.consumer_drop('dumped');
 DROP SCHEMA t CASCADE;

@@ -36,7 +36,7 @@ BEGIN
 			kept bigint,
 			origin xid8,
 			CONSTRAINT sound CHECK (
-				number > 0 AND number < 4611686018427387904 AND isfinite(at)
+				number > 0 AND number < 7258118400000000 AND isfinite(at)
 				AND (written IS NULL) = (kept IS NULL)
 				AND (written IS NULL OR written BETWEEN 0 AND 1099511627776)
 				AND (kept IS NULL OR kept BETWEEN 0 AND 1099511627776)

@@ -47,7 +47,7 @@ CREATE TABLE idempotency_data.relays (
     batch_size bigint NOT NULL,
     max_lag_size bigint,
     CONSTRAINT sound CHECK (
-        relay_id > 0 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
+        relay_id BETWEEN 1 AND 1999999999 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
         AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1
         AND extract(epoch FROM retry_for) * 1000 BETWEEN 0 AND 3155760000000
         AND max_attempts BETWEEN 0 AND 1000000
@@ -172,7 +172,8 @@ CREATE TABLE idempotency_data.relay_parked (
     tried_for interval NOT NULL DEFAULT '0',
     UNIQUE (relay_id, event_id),
     CONSTRAINT sound CHECK (
-        attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND seq > 0 AND isfinite(enqueued_at)
+        relay_id BETWEEN 1 AND 1999999999
+        AND attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND seq > 0 AND isfinite(enqueued_at)
         AND (next_attempt_at IS NULL OR isfinite(next_attempt_at))
         AND octet_length(aggregate_type) BETWEEN 1 AND 1020 AND octet_length(aggregate_id) BETWEEN 1 AND 1020
         AND octet_length(event_type) BETWEEN 1 AND 1020

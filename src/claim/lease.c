@@ -351,7 +351,20 @@ revive_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, Idem
 	(void) idem_leased_note(redrive->call, key, row, lease, false);
 }
 
-/* Decide on an event whose lock is held; false if it is not dead. */
+/*
+ * End a lease whose event is completed.  Only a dump brings such a lease, if it is restored into
+ * the database that it is of: the views show the lease, though every call answers "duplicate".
+ */
+static bool
+end_restored(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, const IdemLease *lease)
+{
+	if (row->status != IDEM_ROW_COMPLETED || !row->in_snapshot || lease->state == IDEM_LEASE_FREE)
+		return false;
+	idem_leased_end(redrive->call, key);
+	return true;
+}
+
+/* Decide on an event whose lock is held; false if nothing was changed, so the lock may go. */
 static bool
 decide(Redrive *redrive, const IdemClaimKey *key)
 {
@@ -362,8 +375,10 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 	if (!idem_lease_find(idem_call_leases(redrive->call), &key->digest, &lease) || lease.state != IDEM_LEASE_DEAD ||
 		row.status == IDEM_ROW_BUSY || row.status == IDEM_ROW_COMPLETED)
 	{
+		bool		ended = end_restored(redrive, key, &row, &lease);
+
 		idem_lease_free_values(&lease);
-		return false;
+		return ended;
 	}
 	if (!lease.in_snapshot || !row.in_snapshot)
 		idem_leased_conflict(key);

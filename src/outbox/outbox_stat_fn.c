@@ -205,7 +205,8 @@ refuse_restore(Relation segment)
 			 errmsg("cannot restore events into \"%s\": the outbox is in use",
 					RelationGetRelationName(segment)),
 			 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
-			 errhint("Restore the dump into a new database, or leave the data of the extension's tables out. "
+			 errhint("Restore the whole dump into a new database. Without the data of the extension's tables, "
+					 "events that were handled would be handled again, and events that were not sent would not be sent. "
 					 "Events of this database are written with outbox_enqueue.")));
 }
 

@@ -5,7 +5,7 @@
  *
  * A scan reads the tables page by page, and shows a key at the place of its newest row.
  * The index tells whether a row is that: no newer row of the key is in any table, and no
- * table before it has a copy of the row.
+ * table before it has a copy of the row, nor has its own table one that the index has first.
  *
  * Invariant: a scan shows each key once, as one moment saw it, whatever is written
  * meanwhile, and whether the tables are about to take turns or not.  The moment is after
@@ -156,6 +156,14 @@ digest_of(IdemKeyedScan *scan)
 	return DatumGetUUIDP(slot_getattr(scan->rows[scan->table], IDEM_KEYED_DIGEST, &isnull));
 }
 
+/* Is it the row that the scan has come to? */
+static bool
+is_here(const IdemKeyedScan *scan, TupleTableSlot *slot)
+{
+	return ItemPointerGetBlockNumber(&slot->tts_tid) == scan->block &&
+		ItemPointerGetOffsetNumber(&slot->tts_tid) == scan->offset;
+}
+
 bool
 idem_keyed_scan_is_newest(IdemKeyedScan *scan)
 {
@@ -169,7 +177,12 @@ idem_keyed_scan_is_newest(IdemKeyedScan *scan)
 		{
 			int64		other = idem_keyed_number(reader->slots[n]);
 
-			newest = other < number || (other == number && n >= scan->table);
+			/*
+			 * A restore may have brought the row once more, into its table as
+			 * well.
+			 */
+			newest = other < number || (other == number && n >= scan->table &&
+										(n > scan->table || is_here(scan, reader->slots[n])));
 		}
 		idem_keyed_let_go(reader, n);
 	}

@@ -330,7 +330,7 @@ check_restore(void)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot restore events into \"relay_parked\": the outbox is in use"),
 				 errdetail("The events of a dump keep their numbers, which other events have here already or will get."),
-				 errhint("Restore the dump into a new database, or leave the data of the extension's tables out.")));
+				 errhint("Restore the whole dump into a new database. Without the data of the extension's tables, events that were handled would be handled again, and events that were not sent would not be sent.")));
 	saved = idem_txn_owner_enter();
 	LockRelationOid(idem_relref_oid(&relays), ShareRowExclusiveLock);
 	idem_txn_owner_leave(saved);
