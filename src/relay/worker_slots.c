@@ -60,6 +60,7 @@
 #include "relay/config.h"
 #include "relay/report.h"
 #include "relay/worker_slots.h"
+#include "shared/worker.h"
 
 /* How long DDL waits for workers to end before it proceeds regardless. */
 #define HOLD_WAIT_MS 8000
@@ -70,12 +71,16 @@
 /* After so many ends in a row a database's own worker leaves its slot to others. */
 #define MAX_STARTS 3
 
+/* The launcher tries again each second while processes are lacking. */
+#define LATELY_MS 3000
+
 typedef struct SlotsShmem
 {
 	int			launcher_procno;	/* -1: no launcher */
 	pg_atomic_uint32 launcher_wake;
 	pg_atomic_uint32 news;		/* rises when all workers are to look again */
 	bool		after_crash;	/* see is_after_crash */
+	pg_atomic_uint64 lacked_at; /* when max_worker_processes were used up last */
 	IdemSlotDemand demand;
 	IdemWorkerSlot slots[FLEXIBLE_ARRAY_MEMBER];
 } SlotsShmem;
@@ -122,6 +127,15 @@ is_after_crash(void)
 		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
 }
 
+/* Were max_worker_processes used up at the launcher's last try? */
+static bool
+lacked_process_lately(void)
+{
+	IdemClock	lacked_at = pg_atomic_read_u64(&shared->lacked_at);
+
+	return lacked_at != 0 && idem_clock() < idem_clock_plus_ms(lacked_at, LATELY_MS);
+}
+
 void
 idem_slots_shmem_attach(void *segment, bool found)
 {
@@ -130,6 +144,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 	all.n = idem_relay_max_workers;
 	all.demand = &shared->demand;
 	holds = (Oid *) &shared->slots[all.n];
+	idem_singleton_relays_lack_processes = lacked_process_lately;
 	lock = &GetNamedLWLockTranche("idempotency")[IDEM_LOCK_SLOTS].lock;
 	if (found)
 		return;
@@ -137,6 +152,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 	shared->launcher_procno = -1;
 	pg_atomic_init_u32(&shared->launcher_wake, 0);
 	pg_atomic_init_u32(&shared->news, 0);
+	pg_atomic_init_u64(&shared->lacked_at, 0);
 	shared->after_crash = is_after_crash();
 	shared->demand.room = all.n;
 	for (int i = 0; i < all.n; i++)
@@ -501,6 +517,7 @@ idem_slot_has_no_process(int slotno, bool function)
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	shared->demand.no_process = true;
+	pg_atomic_write_u64(&shared->lacked_at, idem_clock());
 	slot->starting = false;
 	if (slot->pid == 0)
 		free_slot(slot);

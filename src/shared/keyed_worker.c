@@ -87,7 +87,7 @@ idem_keyed_worker_append(IdemKeyedAccess *access, IdemKeyedColumns *row)
 	if (!idem_keyed_access_append(access, row))
 		return;
 	now = idem_clock();
-	if (now < next_start || idem_singleton_is_at_work(IDEM_SINGLETON_LOGS))
+	if (now < next_start || !idem_singleton_is_needed(IDEM_SINGLETON_LOGS))
 		return;
 	next_start = idem_clock_plus_ms(now, START_PAUSE_MS);
 	idem_singleton_describe(&worker, "idem_keyed_worker_main", "idempotency logs");
@@ -120,7 +120,10 @@ take_step_of_each(IdemKeyedPass *passes, bool has[IDEM_KEYED_STEPS])
 		has[take_step(logs[i], &passes[i])] = true;
 }
 
-/* Take steps until there is none, or somebody has what the next one needs for too long. */
+/*
+ * Take steps until there is none, somebody has what the next one needs for too long, or others
+ * need the process more.
+ */
 static void
 take_steps(void)
 {
@@ -131,6 +134,8 @@ take_steps(void)
 	for (;;)
 	{
 		take_step_of_each(passes, has);
+		if (idem_singleton_turn_is_over())
+			break;
 		busy = has[IDEM_KEYED_BUSY] && !has[IDEM_KEYED_TAKEN] ? busy + 1 : 0;
 		if (has[IDEM_KEYED_TAKEN])
 			continue;

@@ -8,10 +8,14 @@
  * worker holds a lock of its session, whose key no SQL function can take, and who wants
  * a worker looks whether somebody holds that lock.
  *
+ * max_worker_processes may be fewer than relays and these workers of all databases need.
+ * Relays take turns then, and so do these workers: one has a process, a step at least,
+ * and the others end.  That, too, is a lock of the session, which has no database.
+ *
  * A crash leaves nothing; whoever notices next that there is work starts a worker.
  *
- * LOCKING: the lock just named, never waited for.  DROP EXTENSION does not wait for it
- * either.
+ * LOCKING: the two locks just named, never waited for.  DROP EXTENSION does not wait for
+ * them either.
  *
  * MEMORY: none.
  *
@@ -34,15 +38,49 @@
 #include "utils/wait_event.h"
 
 #include "compat.h"
+#include "shared/clock.h"
 #include "shared/worker.h"
 
 #define TRIES		5
 #define PAUSE_US	1000L
 
+/* While relays lack processes, a worker ends after its first step that ends later than that. */
+#define TURN_MS		1000
+
+/* The fourth field of the lock of the turn; see IdemSingleton. */
+#define TURN		0x4954
+
+bool		(*idem_singleton_relays_lack_processes) (void) = NULL;
+
+static IdemClock began = 0;		/* when this process became a worker */
+static bool has_turn = false;
+
 static void
 set_tag(LOCKTAG *tag, IdemSingleton kind)
 {
 	SET_LOCKTAG_ADVISORY(*tag, MyDatabaseId, 0, 0, kind);
+}
+
+static void
+set_turn_tag(LOCKTAG *tag)
+{
+	SET_LOCKTAG_ADVISORY(*tag, InvalidOid, 0, 0, TURN);
+}
+
+static bool
+relays_lack_processes(void)
+{
+	return idem_singleton_relays_lack_processes != NULL && idem_singleton_relays_lack_processes();
+}
+
+/* Does somebody hold the lock? */
+static bool
+is_held(const LOCKTAG *tag)
+{
+	if (idem_compat_try_lock(tag, ShareLock) == LOCKACQUIRE_NOT_AVAIL)
+		return true;
+	LockRelease(tag, ShareLock, false);
+	return false;
 }
 
 /*
@@ -56,10 +94,18 @@ idem_singleton_is_at_work(IdemSingleton kind)
 	LOCKTAG		tag;
 
 	set_tag(&tag, kind);
-	if (idem_compat_try_lock(&tag, ShareLock) == LOCKACQUIRE_NOT_AVAIL)
-		return true;
-	LockRelease(&tag, ShareLock, false);
-	return false;
+	return is_held(&tag);
+}
+
+bool
+idem_singleton_is_needed(IdemSingleton kind)
+{
+	LOCKTAG		turn;
+
+	if (idem_singleton_is_at_work(kind))
+		return false;
+	set_turn_tag(&turn);
+	return !relays_lack_processes() || !is_held(&turn);
 }
 
 /* Who looks for a worker has the lock for a moment, so it is tried again. */
@@ -72,10 +118,33 @@ idem_singleton_become(IdemSingleton kind)
 	for (int i = 0; i < TRIES; i++)
 	{
 		if (LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL)
+		{
+			began = idem_clock();
 			return true;
+		}
 		pg_usleep(PAUSE_US);
 	}
 	return false;
+}
+
+/* A process that nobody else needs, or that does what a session waits for, lacks no turn. */
+bool
+idem_singleton_lacks_turn(void)
+{
+	LOCKTAG		tag;
+
+	if (began == 0 || !relays_lack_processes())
+		return false;
+	set_turn_tag(&tag);
+	has_turn = has_turn || LockAcquire(&tag, ExclusiveLock, true, true) != LOCKACQUIRE_NOT_AVAIL;
+	return !has_turn;
+}
+
+bool
+idem_singleton_turn_is_over(void)
+{
+	return idem_singleton_lacks_turn() ||
+		(has_turn && relays_lack_processes() && idem_clock() >= idem_clock_plus_ms(began, TURN_MS));
 }
 
 void

@@ -31,8 +31,23 @@ typedef enum IdemSingleton
 /* Is the worker of this database at work?  Not on a standby. */
 extern bool idem_singleton_is_at_work(IdemSingleton kind);
 
+/* Is such a worker to be started?  Not while relays lack processes and a worker of the cluster has the turn. */
+extern bool idem_singleton_is_needed(IdemSingleton kind);
+
 /* Be that worker, as long as this process lives; false if another process is. */
 extern bool idem_singleton_become(IdemSingleton kind);
+
+/*
+ * While relays lack processes, one worker of these kinds has the turn, of all databases.  Does this
+ * process lack it?  Then it ends at once, whatever it does.
+ */
+extern bool idem_singleton_lacks_turn(void);
+
+/* The same, or has it had the turn for long enough?  Then it ends after its step. */
+extern bool idem_singleton_turn_is_over(void);
+
+/* Says whether relays lack processes; NULL: nobody knows. */
+extern bool (*idem_singleton_relays_lack_processes) (void);
 
 /*
  * Fill in what registering a background worker of this library takes: it starts when

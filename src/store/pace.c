@@ -15,7 +15,8 @@
  *	 RENAME or SET TABLESPACE) or for the extension (DROP EXTENSION).  These
  *	 commands lock the database or the extension first and then wait, the former
  *	 for five seconds.  Nobody can signal a process that he does not know, so the
- *	 packer tries these locks for a moment, ten times a second.
+ *	 packer tries these locks for a moment, ten times a second.  It also gives way
+ *	 to relays that lack a process, if another database's packer has the turn.
  *
  * A crash leaves nothing of this file.
  *
@@ -85,7 +86,7 @@ idem_pace_must_give_way(void)
 		ConfigReloadPending = false;
 		ProcessConfigFile(PGC_SIGHUP);
 	}
-	if (!idem_store_maintenance || !OidIsValid(extension))
+	if (!idem_store_maintenance || !OidIsValid(extension) || idem_singleton_lacks_turn())
 		return true;
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
 	if (!is_free(&tag, RowExclusiveLock))

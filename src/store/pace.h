@@ -30,8 +30,8 @@ extern void idem_pace_entry(void);
 extern void idem_pace_wrote(Size bytes);
 
 /*
- * Does a command need this database empty, or the extension gone, or was packing
- * switched off?
+ * Does a command need this database empty, or the extension gone, do relays need the process,
+ * or was packing switched off?
  */
 extern bool idem_pace_must_give_way(void);
 

@@ -352,6 +352,8 @@ idem_store_maintain(int *steps)
 			tried.steps[IDEM_STEP_CUT_SLOT] = cut_slots;
 			(*steps)++;
 		}
+		if (idem_singleton_turn_is_over())
+			return IDEM_MAINTAINED_LEAVE;
 	} while (result == IDEM_MAINTAINED && more);
 	return result;
 }
@@ -402,7 +404,7 @@ idem_store_request_maintenance(void)
 	if (now < next_request)
 		return;
 	next_request = idem_clock_plus_ms(now, REQUEST_MS);
-	if (!idem_singleton_is_at_work(IDEM_SINGLETON_PACKER))
+	if (idem_singleton_is_needed(IDEM_SINGLETON_PACKER))
 		(void) idem_packer_register(false, NULL);
 }
 
@@ -427,7 +429,7 @@ idem_store_look_after(void)
 	IdemStep	step;
 	bool		locked;
 
-	if (!may_request() || idem_singleton_is_at_work(IDEM_SINGLETON_PACKER))
+	if (!may_request() || !idem_singleton_is_needed(IDEM_SINGLETON_PACKER))
 		return;
 	locked = ConditionalLockRelationOid(idem_store_state_oid(), ShareUpdateExclusiveLock);
 	if (look_around(&survey, &tried, locked, &step))

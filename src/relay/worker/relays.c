@@ -24,6 +24,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "common/pg_prng.h"
 #include "miscadmin.h"
 #include "storage/lwlock.h"
 #include "utils/hsearch.h"
@@ -188,6 +189,18 @@ configure(const IdemRelayConfig *config, bool function)
 	activate(relay);
 }
 
+/*
+ * Relays wait in the order in which they come here.  Where a database has a worker for moments
+ * only, the same relay would be first in each of its turns, so a new worker begins with any.
+ */
+static List *
+begin_anywhere(List *configs)
+{
+	int			n = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, list_length(configs) - 1);
+
+	return list_concat(list_copy_tail(configs, n), list_truncate(list_copy(configs), n));
+}
+
 void
 idem_relays_configure(List *configs, bool function)
 {
@@ -197,6 +210,8 @@ idem_relays_configure(List *configs, bool function)
 	RelayOfId  *entry;
 	ListCell   *lc;
 
+	if (relays == NULL && configs != NIL)
+		configs = begin_anywhere(configs);
 	if (relays == NULL)
 		relays = hash_create("relays of a worker", 64, &ctl,
 							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
