@@ -32,6 +32,8 @@
 #   make test-mqtt       the mqtt sink against real brokers; the same
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
+#   make test-monitoring exporters, Prometheus, alerts and dashboard of src/packaging/monitoring;
+#                        TESTS=names, DRAW=1 (test/monitoring/README.md)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        BASE=commit (against that commit),
@@ -58,7 +60,7 @@ SPECS = $(if $(filter 1,$(ISOLATION)),$(if $(TESTS),$(filter $(TESTS_ISOLATION),
 # to define it, and make warns about a recipe that is replaced; so where one of these
 # targets is asked for, PGXS is left out and the other goals are made first.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http torture analysis lint indent server packages bench demo example
+TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http test-monitoring torture analysis lint indent server packages bench demo example
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -171,6 +173,8 @@ test-mqtt:
 	+@KILLS='$(KILLS)' test/sink/mqtt/run.sh $(TESTS)
 test-http:
 	+@KILLS='$(KILLS)' test/sink/http/run.sh $(TESTS)
+test-monitoring:
+	+@DRAW='$(DRAW)' test/monitoring/run.sh $(TESTS)
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:

@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady"
+PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -29,6 +29,7 @@ src/sink/redis/           redis
 src/sink/rabbitmq/        rabbitmq
 src/sink/mqtt/            mqtt
 src/sink/http/            http
+src/packaging/monitoring/ monitoring
 src/sink/common/          fuzz mutants points kafka nats redis rabbitmq mqtt http
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
@@ -55,6 +56,8 @@ test/sink/mqtt/           mqtt
 test/sink/kills.sh        nats redis rabbitmq mqtt http
 doc/howto/webhooks.md     http
 test/sink/http/           http
+test/monitoring/          monitoring
+doc/howto/alerts.md       monitoring
 test/python/              history points environment
 test/crash/points         points
 test/crash/environment    environment
@@ -88,6 +91,7 @@ seconds()
 		mqtt) echo 150 ;;
 		http) echo 500 ;;
 		steady) echo 80 ;;
+		monitoring) echo 120 ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }

@@ -35,7 +35,7 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh test/monitoring/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
@@ -230,6 +230,14 @@ echo "int h;" >"$work/tree/src/sink/http/h.c"
 commit http
 ci CI_CHOICE=0
 says "^CALLED test/sink/http/run.sh "
+git_in "$work/tree" reset -q --hard HEAD~1
+
+name="the monitoring files"
+mkdir -p "$work/tree/src/packaging/monitoring"
+echo "x = 1" >"$work/tree/src/packaging/monitoring/source.py"
+commit monitoring
+ci CI_CHOICE=0
+says "^CALLED test/monitoring/run.sh "
 git_in "$work/tree" reset -q --hard HEAD~1
 
 name="no time left"

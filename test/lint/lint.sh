@@ -377,6 +377,14 @@ check_hints()
 		none "hints that switch a guarantee off:"
 }
 
+# The files of exporters and the alert rules are what their source makes, and the rules say
+# what they are to say of series; the latter where promtool is installed.
+check_monitoring()
+{
+	src/packaging/monitoring/generate.py --check || return 1
+	! command -v promtool >/dev/null || promtool test rules test/monitoring/alerts_test.yml
+}
+
 # Continuous integration chooses, cuts off and adds up as documented.
 check_ci()
 {
@@ -391,7 +399,7 @@ check_mutants()
 
 compilers=(gcc clang assert werror)
 rules=(version_tests sink_headers exports fault_points layers readmes documents circles owners calls sink_programs build_hint file_length lines
-	tables rows_taken_apart unfinished install_sql hints mutants ci shellcheck indent)
+	tables rows_taken_apart unfinished install_sql hints monitoring mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|monitoring|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -297,6 +297,20 @@ need_http()
 	[ -s /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 }
 
+# What scrapes a server: exporters and Prometheus, promtool with it; and what draws the dashboard.
+need_monitoring()
+{
+	need_build
+	need_cmd /usr/bin/python3 python3
+	need_python psycopg2 python3-psycopg2
+	need_python yaml python3-yaml
+	need_python ensurepip python3-venv
+	need_cmd setpriv util-linux
+	need_cmd prometheus prometheus
+	need_cmd prometheus-sql-exporter prometheus-sql-exporter
+	need_cmd prometheus-postgres-exporter prometheus-postgres-exporter
+}
+
 # The rival that Debian packages, if there is a package for this server.  The arms
 # that need the rival say so if it is absent.
 need_pgq()
@@ -447,10 +461,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|monitoring|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | mqtt | http | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | mqtt | http | monitoring | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done
