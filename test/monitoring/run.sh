@@ -22,7 +22,7 @@ idem_make_work
 idem_build_stage || give_up "monitoring: build"
 # The tree may be readable by root alone.
 mkdir "$IDEM_WORK/tree"
-cp -R --parents src/packaging/monitoring src/relay/report.c doc/howto/alerts.md test/monitoring test/python "$IDEM_WORK/tree/"
+cp -R --parents src/packaging/monitoring src/relay/report.c doc/howto/alerts.md doc/reference/metrics.md test/monitoring test/python "$IDEM_WORK/tree/"
 chmod -R a+rX "$IDEM_WORK/tree"
 idem_mkdir "$IDEM_WORK/monitoring"
 
@@ -42,15 +42,15 @@ elif [ -n "${ALLOW_OFFLINE:-}" ]; then
 else
 	give_up "fetch: test/monitoring/requirements.txt cannot be fetched from PyPI"
 fi
-idem_run idem_as env DRAW="${DRAW:-}" /usr/bin/python3 -B "$IDEM_WORK/tree/test/monitoring/tests.py" \
+idem_run idem_as env DRAW="${DRAW:-}" SLOW="${SLOW:-}" /usr/bin/python3 -B "$IDEM_WORK/tree/test/monitoring/tests.py" \
 	"$IDEM_WORK/monitoring" "$IDEM_BINDIR" "$IDEM_WORK/extension.conf" "$@" 2>&1 | tee "$log"
 ended=${PIPESTATUS[0]}
 passed=$((passed + $(grep -c '^ok ' "$log")))
 failed=$((failed + $(grep -c '^not ok ' "$log")))
 [ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
-if [ -n "${DRAW:-}" ] && [ -f "$IDEM_WORK/monitoring/dashboard.json" ]; then
-	"$python/bin/python" -m pip install --quiet matplotlib >&2 &&
-		"$python/bin/python" -B test/monitoring/draw.py "$IDEM_WORK/monitoring/dashboard.json" doc/dashboard.png || failed=$((failed + 1))
+if [ -n "${DRAW:-}" ]; then
+	python=$(test/setup/venv.sh test/monitoring/requirements-draw.txt) &&
+		"$python/bin/python" -B test/monitoring/draw.py "$IDEM_WORK/monitoring/drawn.json" doc/dashboard.png || failed=$((failed + 1))
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the monitoring files from source.py, so that none of them can drift from the others.
 
-	generate.py				write all files beside this script
+	generate.py				write all files: those beside this script, and doc/reference/metrics.md
 	generate.py --check		fail, and name the files, if one is not what would be written
 	generate.py rules [--limit NAME=VALUE]...
 							print the alert rules with other limits (source.LIMITS)
@@ -150,12 +150,33 @@ def rules(limits):
     return "".join(out)
 
 
+def reference():
+    """The table of the metrics, for the documents."""
+    out = ["<!-- Made by src/packaging/monitoring/generate.py from source.py; change those. -->\n# Metrics\n\n"
+           "What the files of [`src/packaging/monitoring`](../../src/packaging/monitoring/README.md) give to Prometheus: "
+           "[how to set\nthem up](../howto/monitor.md), and [what to do when an alert fires](../howto/alerts.md). The numbers "
+           "are those of the\nviews, which the reference of each part explains. A standby has the metrics "
+           "`idempotency_database_*` only.\n\n"
+           "| Metric | Type | Labels | Meaning |\n|---|---|---|---|\n"]
+    for query in source.QUERIES:
+        labels = ", ".join(f"`{label}`" for label in query["labels"])
+        out += [f"| `{metric(query, column)}` | {kind} | {labels} | {said} |\n" for column, kind, said in query["values"]]
+    return "".join(out) + """
+Each metric also has the labels that its exporter and Prometheus add: the database, the server, the job. No label has a
+key, an event id or words of a target. `held_by` has the few words that the views have.
+
+`_total` counts since the worker of the relay, or the statistics of the server, began; `rate()` and `increase()` take
+that for the restart of a counter. Through prometheus-sql-exporter all metrics have the type gauge.
+"""
+
+
 FILES = {
     "prometheus-sql-exporter.yml": exporter,
     "prometheus-scrape.yml": scrape,
     "idempotency.collector.yml": collector,
     "pgwatch.yaml": pgwatch,
     "cloudnativepg.yaml": cloudnativepg,
+    "../../../doc/reference/metrics.md": reference,
     "alerts.yml": lambda: rules(source.LIMITS),
 }
 
