@@ -33,7 +33,7 @@
 #   make test-http       the http sink against receivers that misbehave, nginx and mocks of the
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
 #   make test-monitoring exporters, Prometheus, alerts and dashboard of src/packaging/monitoring;
-#                        TESTS=names, DRAW=1 (test/monitoring/README.md)
+#                        TESTS=names, DRAW=1 (test/monitoring/run.sh)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        BASE=commit (against that commit),

@@ -28,8 +28,15 @@ def quantity(unit):
 
 
 def points(values, began):
-    """Seconds of the run, and numbers; a gap, and NaN, are not drawn."""
-    return [t - began for t, _ in values], [float(v) for _, v in values]
+    """Seconds of the run, and numbers; NaN, and a gap, which becomes one, are not drawn."""
+    seconds, numbers = [], []
+    for t, value in values:
+        if seconds and t - began - seconds[-1] > 1.5:
+            seconds.append(seconds[-1] + 1)
+            numbers.append(float("nan"))
+        seconds.append(t - began)
+        numbers.append(float(value))
+    return seconds, numbers
 
 
 def draw_states(axes, panel, states, began):
@@ -40,12 +47,12 @@ def draw_states(axes, panel, states, began):
     axes.set_yticks(range(len(panel["results"])), [legend for legend, _ in panel["results"]])
     used = {int(float(value)) for _, values in panel["results"] for _, value in values}
     axes.legend(handles=[pyplot.Rectangle((0, 0), 1, 1, color=COLOURS.get(states[n], RED), label=states[n])
-                         for n in sorted(used)], ncols=len(used), fontsize=7, loc="upper right")
+                         for n in sorted(used)], ncols=len(used), fontsize=7, loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def draw_lines(axes, panel, began):
     for legend, values in panel["results"]:
-        axes.plot(*points(values, began), linewidth=1.1, label=legend)
+        axes.plot(*points(values, began), linewidth=1.1, label=legend, marker="." if len(values) < 4 else None)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(FuncFormatter(quantity(panel["unit"])))
     axes.legend(fontsize=6, loc="upper left", ncols=2, framealpha=0.6)
@@ -56,7 +63,7 @@ def main(source, picture):
         drawn = json.load(file)
     charts = [panel for panel in drawn["panels"] if panel["type"] == "timeseries"]
     began = min(values[0][0] for panel in drawn["panels"] for _, values in panel["results"])
-    figure = pyplot.figure(figsize=(13, 13), dpi=80, layout="constrained")
+    figure = pyplot.figure(figsize=(13, 13), dpi=72, layout="constrained")
     grid = figure.add_gridspec(1 + (len(charts) + 1) // 2, 2)
     axes = figure.add_subplot(grid[0, :])
     state = next(panel for panel in drawn["panels"] if panel["type"] == "state-timeline")

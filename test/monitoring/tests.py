@@ -33,7 +33,7 @@ from server import Finding, Server, free_port, run, wait_until  # noqa: E402
 
 # What the rules and the exporter of the tests have instead of minutes.
 QUICK = {"interval": "500ms", "soon": "1s", "later": "1s", "held": "1s", "window": "5s", "stalled": "2",
-         "silence": "10", "oldest": "2", "outbox": "1000", "log": "1000", "prepared": "2"}
+         "silence": "6", "oldest": "2", "outbox": "1000", "log": "1000", "prepared": "2"}
 SCRAPE = "500ms"
 CONF = """
 idempotency.sink_idle_timeout = 500ms
@@ -574,6 +574,19 @@ def alert_no_metrics(scene):
     scene.wait_firing("IdempotencyNoMetrics")
     scene.server.wait_for("SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'prometheus-sql-exporter'")
     scene.exporter.start()
+    scene.wait_resolved("IdempotencyNoMetrics")
+
+
+@test
+def alert_no_metrics_of_a_server_that_is_down(scene):
+    """prometheus-sql-exporter goes on giving the last numbers; the time among them tells."""
+    scene.server.stop()
+    alert = scene.wait_firing("IdempotencyNoMetrics")
+    if not scene.series("idempotency_relay_state"):
+        raise Finding("the exporter has forgotten its numbers, so nothing was tried here")
+    if "instance" not in alert["labels"]:
+        raise Finding(f"it is the absence that fires: {alert}")
+    scene.server.start()
     scene.wait_resolved("IdempotencyNoMetrics")
 
 
