@@ -105,6 +105,11 @@ def panels():
             for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
+def snake(alert):
+    """IdempotencyDiskHeld as disk_held."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", alert.removeprefix("Idempotency")).lower()
+
+
 class Program:
     """An exporter or Prometheus, which ends with the tests."""
 
@@ -210,6 +215,12 @@ class Scene:
         return [a for a in data["alerts"] if a["labels"]["alertname"] == name
                 and all(a["labels"].get(label) == value for label, value in labels.items())]
 
+    def expect_silence(self, test):
+        """The alert that a test is named after does not fire yet, so that what fires is of the test's making."""
+        for alert in source.ALERTS:
+            if test.startswith("alert_" + snake(alert["name"])):
+                self.wait_resolved(alert["name"])
+
     def wait_firing(self, name, **labels):
         return wait_until(lambda: f"{name} {labels} fires; there are {self.api('alerts')}\n{self.server.relays()}",
                           lambda: [a for a in self.alerts(name, **labels) if a["state"] == "firing"])[0]
@@ -262,7 +273,7 @@ def each_alert_has_its_section(scene):
     if alerts != list(scene.sections):
         raise Finding(f"alerts {alerts}, sections {list(scene.sections)}")
     tried = {re.sub(r"^alert_", "", f.__name__) for f in ALL if f.__name__.startswith("alert_")}
-    untried = {a for a in alerts if re.sub(r"(?<!^)(?=[A-Z])", "_", a[len("Idempotency"):]).lower() not in tried}
+    untried = {a for a in alerts if snake(a) not in tried}
     if untried:
         raise Finding(f"no test makes these happen: {sorted(untried)}")
 
@@ -470,6 +481,9 @@ def alert_dead_letters_of_consumer(scene):
     for block in scene.sections["IdempotencyDeadLetters"]:
         scene.sql(block)
     scene.wait_resolved("IdempotencyDeadLetters", consumer="mailer")
+    scene.wait_firing("IdempotencyOldestEvent", consumer="mailer")      # nobody leases what was redriven
+    scene.sql("SELECT * FROM idempotency.lease_event('evt-1', duration => '1 h', consumer => 'mailer')")
+    scene.wait_resolved("IdempotencyOldestEvent", consumer="mailer")
 
 
 @test
@@ -500,6 +514,7 @@ def alert_slots_spent(scene):
     scene.server.wait_for("SELECT waiting_for = 'function' FROM idempotency.stat_relay WHERE relay = 'waits'")
     scene.enqueue("other")
     scene.follow("IdempotencySlotsSpent", relay="other")
+    scene.wait_firing("IdempotencyRelayNoProgress", relay="waits")
     holder.close()
     scene.server.wait_for(IDLE)
 
@@ -639,6 +654,7 @@ def main():
                 continue
             began = time.monotonic()
             try:
+                scene.expect_silence(function.__name__)
                 function(scene)
                 print(f"ok {function.__name__} ({time.monotonic() - began:.1f} s)", flush=True)
             except Exception as error:          # one test's fault is not the next one's
