@@ -40,6 +40,8 @@ idempotency.sink_idle_timeout = 500ms
 idempotency.max_relays = 1100
 idempotency.max_sink_starts = 1000
 idempotency.outbox_retention = 0
+idempotency.outbox_segment_size = 8kB
+idempotency.outbox_rotation_interval = 0
 idempotency.claim_segment_size = 8kB
 max_prepared_transactions = 5
 track_functions = all
@@ -341,17 +343,23 @@ def nothing_is_locked(scene):
     connection.close()
 
 
+def make_counted(scene):
+    """A database that nothing but the test looks at."""
+    if scene.sql("SELECT count(*) FROM pg_database WHERE datname = 'counted'") == "0":
+        scene.sql("CREATE DATABASE counted")
+        scene.sql("CREATE EXTENSION idempotency CASCADE;"
+                  "CREATE SERVER nobody FOREIGN DATA WRAPPER idempotency_null;"
+                  "SELECT idempotency.relay_create('null', 'nobody');"
+                  "SELECT idempotency.grant_role('monitor', 'watcher')", "counted")
+
+
 @test
 def each_view_is_read_once(scene):
     """What a scrape costs is counted in calls of the views' functions, which do not depend on the machine."""
     calls = ("SELECT funcname, calls FROM pg_stat_user_functions WHERE funcname IN"
              " ('stat_relay_source', 'relay_status', 'relay_lag', 'stat_consumers_source',"
              "  'stat_claim_segments_source', 'stat_leases_source', 'stat_cursors_source')")
-    scene.sql("CREATE DATABASE counted")
-    scene.sql("CREATE EXTENSION idempotency CASCADE;"
-              "CREATE SERVER nobody FOREIGN DATA WRAPPER idempotency_null;"
-              "SELECT idempotency.relay_create('null', 'nobody');"
-              "SELECT idempotency.grant_role('monitor', 'watcher')", "counted")
+    make_counted(scene)
     before = dict(scene.server.rows(calls, dbname="counted"))
     for query in source.QUERIES:
         scene.sql(query["sql"], "counted")
@@ -365,6 +373,7 @@ def each_view_is_read_once(scene):
 @test
 def a_thousand_relays(scene):
     """A scrape takes less than 50 ms of the processor; that does not hang on who else is at work."""
+    make_counted(scene)
     scene.sql("SELECT count(idempotency.relay_create('r' || i, 'nobody')) FROM generate_series(1, 999) AS i;"
               "SELECT count(idempotency.outbox_enqueue('t', 'k' || i, 'happened', '{}')) FROM generate_series(1, 5000) AS i",
               "counted")
@@ -531,6 +540,25 @@ def alert_disk_held(scene):
     scene.sql("SELECT idempotency.relay_pause('other')")
     scene.enqueue("other", 100)
     scene.follow("IdempotencyDiskHeld", relay="other")
+
+
+@test
+def alert_disk_held_by_lock(scene):
+    """Relays have delivered all, and a transaction that has enqueued stays open."""
+    holder = scene.server.connect(name="forgotten", autocommit=False)
+    with holder.cursor() as cursor:
+        cursor.execute("SELECT idempotency.outbox_enqueue('other', 'k', 'happened', '{}')")
+    for _ in range(5):
+        scene.enqueue("other", 100)
+    alert = scene.wait_firing("IdempotencyDiskHeld", kind="outbox", held_by="lock")
+    if "A lock holds" not in alert["annotations"]["summary"]:
+        raise Finding(str(alert))
+    pid = str(holder.info.backend_pid)
+    if pid not in scene.sql(scene.sections["IdempotencyDiskHeld"][0]).replace("|", " ").split():
+        raise Finding("the page does not show who has the lock")
+    scene.sql(f"SELECT pg_terminate_backend({pid})")
+    scene.wait_resolved("IdempotencyDiskHeld", held_by="lock")
+    holder.close()
 
 
 @test
