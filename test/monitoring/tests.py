@@ -288,8 +288,8 @@ def promtool_takes_the_rules(scene):
 
 # The queries.
 
-def as_watcher(scene, sql):
-    connection = scene.server.connect(name="watcher")
+def as_watcher(server, sql):
+    connection = server.connect(name="watcher")
     with connection.cursor() as cursor:
         cursor.execute("SET ROLE watcher")
         cursor.execute(sql)
@@ -303,7 +303,7 @@ def monitor_may_run_all(scene):
     """Each query has the columns that it promises, numbers but for the labels, and no NULL."""
     for query in source.QUERIES:
         columns = query["labels"] + [column for column, _, _ in query["values"]]
-        for row in as_watcher(scene, query["sql"]):
+        for row in as_watcher(scene.server, query["sql"]):
             if list(row) != columns:
                 raise Finding(f"{query['name']} has {list(row)} instead of {columns}")
             for column, value in row.items():
@@ -316,7 +316,7 @@ def pgwatch_queries_run(scene):
     for name, metric in yaml.safe_load((FILES / "pgwatch.yaml").read_text(encoding="utf-8"))["metrics"].items():
         query = next(q for q in source.QUERIES if q["name"] == name)
         expected = {"epoch_ns", *(f"tag_{label}" for label in query["labels"]), *(c for c, _, _ in query["values"])}
-        for row in as_watcher(scene, metric["sqls"][15]):
+        for row in as_watcher(scene.server, metric["sqls"][15]):
             if set(row) != expected:
                 raise Finding(f"{name} has {sorted(row)}")
 
@@ -409,6 +409,21 @@ def standby_rows_are_left_out(scene):
             plan = scene.sql("EXPLAIN " + query["sql"].replace(source.PRIMARY, "(SELECT false)"))
             if source.PRIMARY not in query["sql"] or "One-Time Filter" not in plan:
                 raise Finding(f"{query['name']}:\n{plan}")
+
+
+@test
+def standby_says_that_it_is_one(scene):
+    standby = Server("standby", scene.work, scene.server.bindir)
+    scene.server.user_run(standby.bindir / "pg_basebackup", "-h", scene.server.host, "-p", scene.server.port,
+                          "-U", "postgres", "-D", standby.data, "-R", "-X", "stream", "-c", "fast")
+    standby.start()
+    try:
+        rows = {query["name"]: as_watcher(standby, query["sql"]) for query in source.QUERIES}
+    finally:
+        standby.stop()
+        standby.remove()
+    if rows.pop("idempotency_database")[0]["in_recovery"] != 1 or any(rows.values()):
+        raise Finding(f"on a standby: {rows}")
 
 
 # Exporters and Prometheus.
