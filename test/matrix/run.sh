@@ -30,6 +30,8 @@ set -uo pipefail
 . "$IDEM_TOP/test/setup/tally.sh"
 # shellcheck source=test/setup/tree.sh
 . "$IDEM_TOP/test/setup/tree.sh"
+# shellcheck source=test/matrix/root.sh
+. "$IDEM_TOP/test/matrix/root.sh"
 cd "$IDEM_TOP" || exit 1
 
 VERSIONS=${VERSIONS:-15 17 18 19}
@@ -38,23 +40,9 @@ AREA=${AREA:-compile regress isolation tap}
 bare_version=15
 # The version to upgrade from
 old_version=15
-cache=${IDEMPOTENCY_MATRIX_CACHE:-$HOME/.cache/idempotency-matrix}
 passed=0
 failed=0
 summary=()
-
-# The Debian release that carries a major version, and another that is to be
-# used on top of it.
-suite_of()
-{
-	case $1 in
-		15) echo bookworm ;;
-		17) echo trixie ;;
-		18) echo forky ;;
-		19) echo "sid experimental" ;;
-		*) return 1 ;;
-	esac
-}
 
 # count VERSION STATUS LOG
 count()
@@ -63,51 +51,6 @@ count()
 	passed=$((passed + TALLY_GOOD))
 	failed=$((failed + TALLY_BAD))
 	summary+=("$1: $TALLY_SAID")
-}
-
-# The mirror that apt on this machine gets Debian from.
-find_mirror()
-{
-	# shellcheck disable=SC2016 # apt expands it
-	apt-get indextargets --format '$(ORIGIN) $(CODENAME) $(REPO_URI)' 2>/dev/null |
-		awk '$1 == "Debian" && $2 !~ /-security/ { print $NF; exit }'
-}
-
-# The same, after asking apt again if it names none.
-need_mirror()
-{
-	local mirror
-
-	mirror=$(find_mirror)
-	[ -n "$mirror" ] || { apt-get -q update >&2 && mirror=$(find_mirror); }
-	[ -n "$mirror" ] || {
-		echo "apt names no Debian mirror" >&2
-		return 1
-	}
-	echo "$mirror"
-}
-
-apt_opts()
-{
-	local proxy
-
-	cat <<-END
-		Acquire::Check-Valid-Until "false";
-		Acquire::Retries "3";
-		APT::Install-Recommends "false";
-	END
-	# A proxy that this machine's apt goes through is needed inside, too.
-	proxy=$(apt-config dump 2>/dev/null | grep -iE '^Acquire::https?::Proxy ')
-	[ -z "$proxy" ] || echo "$proxy"
-}
-
-# bootstrap SUITE DIR MIRROR: the smallest Debian, which knows its mirror.
-bootstrap()
-{
-	# One script fits every release; an older debootstrap lacks the newest names.
-	debootstrap --variant=minbase "$1" "$2" "$3" /usr/share/debootstrap/scripts/sid || return 1
-	apt_opts >"$2/etc/apt/apt.conf.d/90idempotency"
-	echo "deb $3 $1 main" >"$2/etc/apt/sources.list"
 }
 
 # make_root VERSION: the folder, complete or not at all.
@@ -166,26 +109,6 @@ make_bare()
 	inside "$new" "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
 		git make ca-certificates && apt-get clean" || return 1
 	mv "$new" "$root"
-}
-
-# inside ROOT COMMAND [NAME=VALUE...]: with that environment, in namespaces of its
-# own, with the usual file systems.
-inside()
-{
-	local root=$1 command=$2
-	shift 2
-
-	# shellcheck disable=SC2016 # expanded inside
-	ROOT=$root COMMAND=$command unshare --mount --pid --ipc --fork --kill-child bash -c '
-		set -e
-		mount -t proc proc "$ROOT/proc"
-		mount --rbind /dev "$ROOT/dev"
-		mount -t tmpfs -o mode=1777 tmpfs "$ROOT/dev/shm"
-		mount -t tmpfs -o mode=1777 tmpfs "$ROOT/tmp"
-		[ -z "${SOURCES:-}" ] || tar -x -C "$ROOT/tmp" -f "$SOURCES"
-		cp -L /etc/resolv.conf "$ROOT/etc/resolv.conf" 2>/dev/null || true
-		exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
-			TERM="${TERM:-dumb}" "$@" chroot "$ROOT" /bin/bash -c "$COMMAND"' inside "$@" </dev/null
 }
 
 # What a commit of the tree as it is would hold, as one archive.
