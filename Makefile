@@ -11,6 +11,12 @@
 #   make check           the same on a temporary server
 #   make WERROR=1        build with warnings as errors, as the tests do
 #   make FAULT_POINTS=1  build with the points at which test/crash/points.sh breaks things
+#   make debs            Debian packages into build/debs, each built in a clean Debian;
+#                        VERSIONS="15 17 18" chooses by the server (src/packaging/README.md)
+#   make dist            the archive for PGXN, of HEAD or of REF=tag, into build
+#   make image-root      lib/ and share/ of an image volume into build/image-root or IMAGE_ROOT=dir
+#   make debs-test       the packages, archive and volume: installed, used, upgraded, removed;
+#                        PARTS="debs pgxn image", VERSIONS (test/packages/run.sh)
 #   make test-matrix     the suites on every supported server; VERSIONS="17 18"; VERSIONS=bare
 #                        is a machine with nothing but git and make
 #   make test-faults     kills, power cuts, fault points, broken builds, analysis;
@@ -60,7 +66,7 @@ SPECS = $(if $(filter 1,$(ISOLATION)),$(if $(TESTS),$(filter $(TESTS_ISOLATION),
 # to define it, and make warns about a recipe that is replaced; so where one of these
 # targets is asked for, PGXS is left out and the other goals are made first.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http test-monitoring torture analysis lint indent server packages bench demo example
+TEST_GOALS = test debs debs-test dist test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http test-monitoring torture analysis lint indent server packages bench demo example
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -115,6 +121,11 @@ endif
 include $(srcdir)/src/sink/sink.mk
 include $(srcdir)/test/module/module.mk
 
+IMAGE_ROOT = build/image-root
+.PHONY: image-root
+image-root: all
+	@$(srcdir)/src/packaging/image-root.sh '$(IMAGE_ROOT)'
+
 # PGXS knows nothing of headers; the compiler writes what it read.
 -include $(OBJS:.o=.d)
 
@@ -143,6 +154,16 @@ endif
 .PHONY: $(TEST_GOALS) $(FALSE_GREEN)
 test:
 	+@AREA='$(AREA)' TESTS='$(TESTS)' test/setup/run.sh
+debs:
+	+@VERSIONS='$(VERSIONS)' src/packaging/debs.sh
+debs-test:
+	+@VERSIONS='$(VERSIONS)' PARTS='$(PARTS)' test/packages/run.sh
+# The release that META.json names, which is the first version there.
+dist: release = $(EXTENSION)-$(shell sed -n 's/^ *"version": "\(.*\)",$$/\1/p;T;q' META.json)
+dist:
+	@mkdir -p build
+	@git -c safe.directory='*' archive --format=zip --prefix='$(release)/' -o 'build/$(release).zip' $(or $(REF),HEAD)
+	@echo 'build/$(release).zip'
 lint:
 	+@AREA='compile lint' TESTS='$(TESTS)' test/setup/run.sh
 indent:

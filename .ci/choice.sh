@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring"
+PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring debs"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -23,14 +23,17 @@ README.md                 bare
 test/setup/               bare
 test/matrix/              bare
 test/demo/                bare
+src/packaging/monitoring/ monitoring
+src/packaging/            debs
+test/packages/            debs
 src/sink/kafka/           kafka
 src/sink/nats/            nats
 src/sink/redis/           redis
 src/sink/rabbitmq/        rabbitmq
 src/sink/mqtt/            mqtt
 src/sink/http/            http
-src/packaging/monitoring/ monitoring
 src/sink/common/          fuzz mutants points kafka nats redis rabbitmq mqtt http
+src/sink/sink.mk          debs fuzz mutants points
 src/sink/                 fuzz mutants points
 src/claim/                points mutants store
 src/store/                points mutants store
@@ -92,6 +95,7 @@ seconds()
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		monitoring) echo 120 ;;
+		debs) echo 900 ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }

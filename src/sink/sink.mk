@@ -6,6 +6,7 @@
 #	make sinks                    build the programs
 #	make install-sinks            install all programs
 #	make install-sink-postgres    install one program
+#	make install SINK_FOLDERS=    install the library without any
 #	make check-sink               test codec, framework and programs, in about two minutes
 #
 # Each folder beside this file, except protocol and common, is a program.  A program
@@ -97,8 +98,8 @@ $(SINK_BUILDDIR)/%.o: $(SINK_SRC)/%.c build/id
 
 install: install-sinks
 install-sinks: sinks
-	$(MKDIR_P) '$(DESTDIR)$(sinkdir)'
-	$(INSTALL_PROGRAM) $(SINK_PROGRAMS) '$(DESTDIR)$(sinkdir)/'
+	$(if $(SINK_PROGRAMS),$(MKDIR_P) '$(DESTDIR)$(sinkdir)')
+	$(if $(SINK_PROGRAMS),$(INSTALL_PROGRAM) $(SINK_PROGRAMS) '$(DESTDIR)$(sinkdir)/')
 
 install-sink-%: $(SINK_BINDIR)/idempotency-sink-%
 	$(MKDIR_P) '$(DESTDIR)$(sinkdir)'

@@ -35,7 +35,7 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh test/monitoring/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh test/monitoring/run.sh test/packages/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
@@ -182,6 +182,16 @@ echo "to be pasted" >"$work/tree/README.md"
 commit readme
 plan CI_CHOICE=0
 says "^   bare, touched"
+git_in "$work/tree" reset -q --hard HEAD~1
+
+name="the packages"
+mkdir -p "$work/tree/src/packaging"
+echo "to be built" >"$work/tree/src/packaging/debs.sh"
+commit packages
+ci CI_CHOICE=0
+says "^CALLED test/packages/run.sh PARTS=debs pgxn VERSIONS=15"
+ci CI_CHOICE=1
+says "^CALLED test/packages/run.sh PARTS=debs image VERSIONS=17"
 git_in "$work/tree" reset -q --hard HEAD~1
 
 name="the kafka sink"

@@ -155,9 +155,9 @@ def check_runs(top):
         yield '%s: no block begins with "%s"' % (page, start.strip())
     install = re.search(r'^## Install\n(.*?)^## ', text_of(top, 'README.md'), re.M | re.S)[1]
     blocks = len(re.findall(r'^\n    ', install, re.M))
-    runs = set(re.findall(r'run_block (\d+)', text_of(top, 'test/matrix/readme.sh')))
+    runs = set(re.findall(r'run_block (\d+)', text_of(top, 'test/matrix/readme.sh') + text_of(top, 'test/packages/inside.sh')))
     if runs != {str(n + 1) for n in range(blocks)}:
-        yield 'README.md: Install has %d blocks, test/matrix/readme.sh runs %s' % (blocks, sorted(runs))
+        yield 'README.md: Install has %d blocks, test/matrix/readme.sh and test/packages run %s' % (blocks, sorted(runs))
 
 
 def check_meta(top):

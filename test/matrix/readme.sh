@@ -1,5 +1,6 @@
 #!/bin/bash
-# README.md as pasted: the commands of its Install, and the SQL of its first event.
+# README.md as pasted: the commands of its Install, and the SQL of its first event.  The first
+# commands, which build and install packages, are tried by test/packages.
 #
 # run.sh runs this in a copy of the bare folder, with the sources in /tmp/idempotency.
 # The folder has no sudo and no systemd: functions stand in for these two.  apt asks
@@ -93,11 +94,11 @@ echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/91readme
 export DEBIAN_FRONTEND=noninteractive
 apt-get -q update
 mkdir /tmp/readme && cd /tmp/readme && chmod 755 . || exit 1
-check "packages, clone, build and installation" run_block 1
+check "packages, clone, build and installation" run_block 2
 # a server that preloads something already, as servers do
 sed -i 's/^#*shared_preload_libraries.*/shared_preload_libraries = '"'pg_stat_statements'"'/' /etc/postgresql/15/main/postgresql.conf
 systemctl restart
-check "preload and extension" run_block 2
+check "preload and extension" run_block 3
 check "what was preloaded still is" preloads
 check "the first event" first_event
 systemctl stop

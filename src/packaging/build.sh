@@ -1,0 +1,26 @@
+#!/bin/bash
+# Build the Debian packages inside of a clean folder; debs.sh runs this there.
+#
+# The sources are in /tmp/idempotency, and what is built goes to /mnt: the source package,
+# the packages, and the build's log.  Debian's tools want the folder debian/ at the top of
+# the sources: it is put there.
+set -euo pipefail
+
+release=$(sed -n 's/^ *"version": "\(.*\)",$/\1/p;T;q' /tmp/idempotency/META.json)
+tree=/tmp/build/idempotency-$release
+mkdir /tmp/build
+mv /tmp/idempotency "$tree"
+cd "$tree"
+tar -c -C .. --xz -f "../idempotency_$release.orig.tar.xz" "idempotency-$release"
+cp -R src/packaging/debian .
+# The packages of a release are newer than those of the release before, which have other
+# libraries.
+# shellcheck source=/dev/null
+. /etc/os-release
+sed -i "1s/(\(.*\))/(${OTHER_VERSION:-\1}+${VERSION_ID:+deb}${VERSION_ID:-$VERSION_CODENAME})/" debian/changelog
+pg_buildext updatecontrol
+chown -R builder: /tmp/build
+export WERROR=1 DEB_BUILD_OPTIONS="parallel=$JOBS"
+[ -n "$CHECK" ] || DEB_BUILD_OPTIONS+=" nocheck"
+unshare --net -- bash -c 'ip link set lo up && exec runuser -u builder -- dpkg-buildpackage -us -uc' 2>&1 | tee /mnt/build.log
+cp ../idempotency_* ../*.deb /mnt

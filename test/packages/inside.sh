@@ -1,0 +1,190 @@
+#!/bin/bash
+# The life of the packages in a clean Debian: installed, used, upgraded, removed, installed
+# again, purged.
+#
+# run.sh runs this in a copy of a folder with nothing but debootstrap's smallest variant,
+# with the packages of a lower version in /mnt/old and those of this tree in /mnt/new.
+# VERSION is the server's major.  The last line is "N passed, N failed".
+set -uo pipefail
+# shellcheck source=test/packages/checks.sh
+. /tmp/idempotency/test/packages/checks.sh
+
+core=postgresql-$VERSION-idempotency
+
+# The packages' own names, of what is in the folder.
+names()
+{
+	local deb
+
+	for deb in "$1"/*.deb; do
+		case $deb in
+			*-dbgsym_*) ;;
+			*) dpkg-deb -f "$deb" Package ;;
+		esac
+	done
+}
+
+install_from()
+{
+	local debs
+
+	mapfile -t debs < <(names "$1" | sed "s|.*|$1/&_*.deb|")
+	# shellcheck disable=SC2068 # patterns of file names
+	apt install ${debs[@]}
+}
+
+# What a package could leave behind: all files but those of apt, dpkg and the administrator.
+files()
+{
+	find / -xdev \( -path /var/lib/dpkg -o -path /var/lib/apt -o -path /var/cache -o -path /var/log -o -path /tmp -o -path /mnt \
+		-o -path /etc/postgresql -o -path /var/lib/postgresql -o -path /var/tmp -o -path /root \) -prune -o -print | sort
+}
+
+# Packages that the core needs beside the server itself, and that the server does not need.
+foreign()
+{
+	comm -23 <(depends "$core" | grep -vx "postgresql-$VERSION") <(depends "postgresql-$VERSION")
+}
+
+# depends PACKAGE: the names, without versions.
+depends()
+{
+	dpkg-query -W -f '${Depends}\n' "$1" | tr ',|' '\n' | sed 's/^ *//; s/[ (:].*//' | sort -u
+}
+
+core_is_light()
+{
+	local found
+
+	found=$(foreign)
+	[ -z "$found" ] || {
+		echo "the server does not need: $found"
+		return 1
+	}
+}
+
+preload()
+{
+	echo "shared_preload_libraries = 'idempotency'" >"$conf"
+}
+
+start()
+{
+	preload
+	cluster start
+}
+
+# Each kind that has a program finds it by the core's link, with all its libraries.
+programs_are_whole()
+{
+	local kind program
+
+	for kind in $(kinds); do
+		program=$lib/idempotency-sinks/idempotency-sink-$kind
+		[ -x "$program" ] || {
+			echo "not there: $program"
+			return 1
+		}
+		! ldd "$program" | grep 'not found' || return 1
+	done
+}
+
+installed_version()
+{
+	dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$@" | sort -u
+}
+
+upgrade()
+{
+	local before
+
+	before=$(postmaster)
+	install_from /mnt/new || return 1
+	[ "$(installed_version "${ours[@]}")" = "installed $(dpkg-deb -f "$(echo /mnt/new/"${core}"_*.deb)" Version)" ] &&
+		[ "$(postmaster)" = "$before" ] && [ "$(mapped)" = "$lib/idempotency.so (deleted)" ]
+}
+
+restart()
+{
+	cluster restart && [ "$(mapped)" = "$lib/idempotency.so" ]
+}
+
+update()
+{
+	sql -c 'ALTER EXTENSION idempotency UPDATE'
+}
+
+remove()
+{
+	apt remove "${ours[@]}" && sql -c 'SELECT' && [ ! -e "$lib/idempotency.so" ]
+}
+
+# As PostgreSQL does with every library that is preloaded and gone.
+refuses_to_start()
+{
+	cluster stop && ! cluster start && grep 'FATAL:  could not access file "idempotency": No such file or directory' "$log"
+}
+
+starts_without()
+{
+	rm "$conf"
+	cluster start && [ "$(sql -c 'SELECT count(*) FROM invoices')" = 3 ] &&
+		! sql -c "SELECT idempotency.claim_event('evt-2')" 2>/tmp/answer &&
+		grep 'could not access file "[$]libdir/idempotency": No such file or directory' /tmp/answer
+}
+
+# run_block N: the commands of an indented block of README.md's Install, in the tree that it has
+# cloned.  What make debs has built is in /mnt/new.
+run_block()
+{
+	local commands
+
+	commands=$(awk -v n="$1" '/^## / { inside = $0 == "## Install" } !inside { next }
+		/^    / { if (!block) count++; block = 1; if (count == n) print substr($0, 5); next } { block = 0 }' /tmp/idempotency/README.md)
+	grep -q "make debs VERSIONS=$VERSION$" <<<"$commands" || return 1
+	mkdir -p /tmp/idempotency/build/debs && ln -sfn /mnt/new "/tmp/idempotency/build/debs/$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)" || return 1
+	(cd /tmp/idempotency && eval "$(sed -n 's/^sudo apt/apt/p' <<<"$commands")") && ! installed_version "$core" | grep -v '^installed '
+}
+
+again()
+{
+	install_from /mnt/new || return 1
+	preload
+	cluster restart
+}
+
+purge()
+{
+	sql -c 'DROP EXTENSION idempotency CASCADE' && rm "$conf" && cluster stop &&
+		apt purge "${ours[@]}" && apt -o APT::AutoRemove::SuggestsImportant=false -o APT::AutoRemove::RecommendsImportant=false autoremove --purge || return 1
+	[ -z "$(dpkg-query -W -f '${Package}\n' '*idempotency*' 2>/dev/null)" ] && diff /tmp/before <(files)
+}
+
+apt update >/dev/null || exit 1
+check "the server without the extension" apt install "postgresql-$VERSION"
+create_cluster || exit 1
+files >/tmp/before
+mapfile -t ours < <(names /mnt/new)
+check "the lower version is installed" install_from /mnt/old
+check "the core needs nothing that the server does not" core_is_light
+check "each sink's program is there, and its libraries are" programs_are_whole
+check "the server preloads the library" start
+check "extension, three relays, a claim" set_up
+check "an event arrives" event 1
+check "upgrade of the packages, with the server running" upgrade
+check "the server goes on" event 2
+check "a restart takes the new library" restart
+check "update of the extension" update
+check "an event arrives after the restart" event 3
+check "what was claimed is remembered" remembered
+check "remove, with the server running" remove
+check "the server does not start with the library preloaded and gone, and says why" refuses_to_start
+check "it starts without" starts_without
+# README.md names the packages of one release
+[ "$VERSION" != 15 ] || check "the packages, by the commands of README.md" run_block 1
+check "the packages again" again
+check "an event arrives again" event 4
+check "what was claimed still is remembered" remembered
+check "purge leaves nothing" purge
+echo "$good passed, $bad failed"
+[ "$bad" = 0 ]
