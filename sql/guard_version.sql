@@ -280,12 +280,14 @@ SET search_path = hostile, public;
 SELECT state FROM try('UPDATE switched SET version = 0');
 RESET search_path;
 
--- Foreign tables: nobody locks their rows between the reading and the update
+-- Foreign tables: nobody locks their rows between the reading and the update.  A server lets
+-- the role that initdb made in from its own account.
 CREATE EXTENSION postgres_fdw;
 SELECT format('CREATE SERVER here FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname %L)',
-			  (string_to_array(current_setting('unix_socket_directories'), ','))[1], current_setting('port'), current_database()) AS create_server \gset
+			  (string_to_array(current_setting('unix_socket_directories'), ','))[1], current_setting('port'), current_database()) AS create_server,
+	   (SELECT rolname FROM pg_roles WHERE oid = 10) AS owner \gset
 :create_server;
-CREATE USER MAPPING FOR CURRENT_USER SERVER here OPTIONS (user 'postgres');
+CREATE USER MAPPING FOR CURRENT_USER SERVER here OPTIONS (user :'owner');
 CREATE FOREIGN TABLE far (version int) SERVER here OPTIONS (table_name 'switched', schema_name 'public');
 CREATE TRIGGER fresh BEFORE UPDATE ON far FOR EACH ROW EXECUTE FUNCTION idempotency.version_guard('version');
 SELECT state, message, hint FROM try('UPDATE far SET version = 2') \gx
