@@ -21,8 +21,9 @@ use Bench::Server;
 my %module = (
 	claims => 'Arms', enqueues => 'Arms', drain => 'Drain', postgres => 'Postgres', latency => 'Latency', kafka => 'Kafka', http => 'Http', memory => 'Memory',
 	parked => 'Parked', leases => 'Leases', cursors => 'Cursors', many => 'Many', redrive => 'Redrive', pair => 'Pair', backlog => 'Backlog', ids => 'Ids', connections => 'Connections', profile => 'Profile',
+	(map { ($_ => 'Broker') } qw(nats redis rabbitmq mqtt)),
 	map { ("pin-$_" => 'Pin') } qw(snapshot writer reader prepared));
-my @always = qw(claims enqueues drain postgres parked latency kafka http memory backlog ids);
+my @always = qw(claims enqueues drain postgres parked latency kafka nats redis rabbitmq mqtt http memory backlog ids);
 my @by_name = qw(many connections redrive leases cursors pin-snapshot pin-writer pin-reader pin-prepared);
 
 sub chosen

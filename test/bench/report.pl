@@ -19,8 +19,8 @@ use Bench::Report;
 my ($dir, $data) = @ARGV;
 die "usage: report.pl DIR DATA\n" unless $data;
 
-my @order = qw(claims leases cursors enqueues drain postgres parked redrive latency kafka http many memory backlog ids connections pin-snapshot pin-writer pin-reader pin-prepared);
-my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Leases Cursors Drain Postgres Parked Redrive Latency Kafka Http Many Memory Growth Ids Connections Pin);
+my @order = qw(claims leases cursors enqueues drain postgres parked redrive latency kafka nats redis rabbitmq mqtt http many memory backlog ids connections pin-snapshot pin-writer pin-reader pin-prepared);
+my @parts = grep { -f "$FindBin::Bin/lib/Bench/Report/$_.pm" } qw(Arms Leases Cursors Drain Postgres Parked Redrive Latency Kafka Broker Http Many Memory Growth Ids Connections Pin);
 my $report = Bench::Report->new($dir, $data);
 
 # One line per section: they may come from different days.

@@ -3,7 +3,7 @@
 #
 #	QUICK=1			everything small, pins too; reports into build/bench-quick
 #	ONLY=regexp		sections whose name begins so: claims enqueues drain postgres parked latency
-#					kafka http memory backlog ids; by name alone: many connections redrive leases cursors
+#					kafka nats redis rabbitmq mqtt http memory backlog ids; by name alone: many connections redrive leases cursors
 #					pin-snapshot pin-writer pin-reader pin-prepared; the results of the
 #					others stay as they are
 #	BASE=commit		instead: this tree and that commit in turns; see pair.sh
@@ -18,7 +18,7 @@
 #	PINNED=1		the servers on the first half of the cores, the load on the others
 #	REMARK=text		stands in the report, such as what else the machine did
 #	PGQUE_SQL=path	SQL of the rival PgQue, PGMQ_SQL=path of pgmq, where you have it
-#	ALLOW_OFFLINE=1	leave section kafka out if the broker cannot be fetched
+#	ALLOW_OFFLINE=1	leave out the sections whose broker cannot be fetched
 #	SKIP_PACKAGES=1	do not look for missing packages
 #	KEEP=1			the work directory stays
 #
@@ -34,8 +34,8 @@ cd "$IDEM_TOP"
 [ -z "${BASE:-}" ] || exec test/bench/pair.sh "$BASE"
 # shellcheck source=test/bench/common.sh
 . test/bench/common.sh
-# shellcheck source=test/sink/kafka/copy.sh
-. test/sink/kafka/copy.sh
+# shellcheck source=test/sink/copy.sh
+. test/sink/copy.sh
 
 report=test/bench/report
 [ -z "${QUICK:-}" ] || report=build/bench-quick
@@ -68,25 +68,39 @@ take_rivals()
 	chmod -R a+rX "$IDEM_WORK/bench"
 }
 
-# The broker of section kafka and what goes with it: librdkafka's own producer.
-prepare_kafka()
+# build_c NAME [MODULE]: a program of NAME.c, with a library.
+build_c()
 {
-	local jars modules
+	local modules=()
 
-	[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh kafka
-	if ! jars=$(test/setup/kafka.sh); then
+	[ $# = 1 ] || read -ra modules < <(pkg-config --cflags --libs "$2")
+	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/$1" "test/bench/$1.c" "${modules[@]}"
+}
+
+# The broker of the section, and the fastest producer of its library.
+prepare_broker()
+{
+	[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh "$1"
+	if ! copy_target "$1" "$IDEM_WORK/bench"; then
 		[ -n "${ALLOW_OFFLINE:-}" ] ||
-			idem_die "the Kafka broker cannot be fetched from Maven Central; ALLOW_OFFLINE=1 leaves section kafka out"
-		echo "NOT RUN  section kafka: the broker cannot be fetched from Maven Central"
-		sections=$(grep -vx kafka <<<"$sections" || true)
+			idem_die "the broker of section $1, or its client, cannot be fetched; ALLOW_OFFLINE=1 leaves the section out"
+		echo "NOT RUN  section $1: the broker, or its client, cannot be fetched"
+		sections=$(grep -vx "$1" <<<"$sections" || true)
 		return
 	fi
-	read -ra modules < <(pkg-config --cflags --libs rdkafka)
-	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/producer" test/bench/producer.c "${modules[@]}"
+	case $1 in
+		kafka) build_c producer rdkafka ;;
+		nats) build_c produce_nats libnats ;;
+		redis) build_c produce_redis hiredis ;;
+		rabbitmq)
+			build_c produce_rabbitmq librabbitmq
+			build_c produce_stream
+			;;
+		mqtt) build_c produce_mqtt libmosquitto ;;
+	esac
 	build_ack
 	cp test/bench/serve.py "$IDEM_WORK/bench/"
-	copy_broker "$jars" "$IDEM_WORK/bench"
-	chmod -R a+rX "$IDEM_STAGE"
+	chmod -R a+rX "$IDEM_WORK/bench"
 }
 
 # The program that sees when a sink's answers come.
@@ -100,12 +114,9 @@ build_ack()
 # What goes with section http: nginx, libcurl's own loop, a load generator, a slow receiver.
 prepare_http()
 {
-	local modules
-
 	[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh http
-	read -ra modules < <(pkg-config --cflags --libs libcurl)
-	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/post" test/bench/post.c "${modules[@]}"
-	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/generate" test/bench/generate.c
+	build_c post libcurl
+	build_c generate
 	build_ack
 	cp test/bench/slow.py "$IDEM_WORK/bench/"
 	chmod -R a+rX "$IDEM_WORK/bench"
@@ -161,9 +172,11 @@ idem_say "build"
 build_tree
 copy_program
 take_rivals
-if grep -qx kafka <<<"$sections"; then
-	prepare_kafka
-fi
+for section in $sections; do
+	case $section in
+		kafka | nats | redis | rabbitmq | mqtt) prepare_broker "$section" ;;
+	esac
+done
 if grep -qx http <<<"$sections"; then
 	prepare_http
 fi

@@ -26,8 +26,8 @@ packages=(crash)
 . test/crash/stage.sh
 # shellcheck source=test/setup/tally.sh
 . test/setup/tally.sh
-# shellcheck source=test/sink/kafka/copy.sh
-. test/sink/kafka/copy.sh
+# shellcheck source=test/sink/copy.sh
+. test/sink/copy.sh
 
 if [ "$sink" = kafka ]; then
 	KILLS=${KILLS:-300}
@@ -38,7 +38,7 @@ EVENTS=${EVENTS:-$((KILLS * 500))}
 SEED=${SEED:-$((RANDOM * 32768 + RANDOM))}
 runs=kills
 [ "$sink" != rabbitmq ] || runs=${RUNS:-kills stream_kills}
-# Where the modules of the sink are below the checker's: a package "http" would hide Python's.
+# where copy_target puts the modules of the sink
 folder=${sink/http/receiver}
 
 # part COMMAND...: run the command, show its output, add up its last line.
@@ -53,42 +53,10 @@ part()
 	[ "$TALLY_SAID" != "no result" ] || echo "NOT OK $sink: ended without a result"
 }
 
-# Copy to where the server user can read it what kills.py needs; fetch it first.
-stage_sink()
-{
-	local fetched
-
-	if [ "$sink" = kafka ]; then
-		fetched=$(test/setup/kafka.sh) || return
-		copy_broker "$fetched" "$IDEM_WORK/crash"
-		return
-	fi
-	mkdir "$IDEM_WORK/crash/$folder"
-	cp "test/sink/$sink"/*.py "$IDEM_WORK/crash/$folder/"
-	[ "$sink" = http ] || cp test/sink/sinklib.py test/sink/notrun.py test/sink/idempotency-sink-pytest "$IDEM_WORK/crash/"
-	case $sink in
-		nats)
-			fetched=$(test/setup/nats.sh) || return
-			export NATS_SERVER=$IDEM_WORK/crash/nats-server
-			cp "$fetched" "$NATS_SERVER"
-			;;
-		rabbitmq)
-			export RABBITMQ_SH=$IDEM_WORK/crash/rabbitmq.sh
-			cp test/setup/rabbitmq.sh "$RABBITMQ_SH"
-			;;
-	esac
-	if [ "$sink" != http ]; then
-		fetched=$(test/setup/venv.sh "test/sink/$sink/requirements.txt") || return
-		export SINK_CLIENTS=$IDEM_WORK/crash/clients
-		cp -R "$fetched"/lib/python3*/site-packages "$SINK_CLIENTS"
-	fi
-	chmod -R a+rX "$IDEM_WORK/crash"
-}
-
 crash_stage || give_up "$sink: build"
 idem_say "the rules against histories made by hand"
 part crash_python rules_test.py
-if stage_sink; then
+if copy_target "$sink" "$IDEM_WORK/crash"; then
 	for run in $runs; do
 		idem_mkdir "$IDEM_WORK/$run"
 		idem_say "$sink, $run: $KILLS kills, at least $EVENTS events, seed $SEED"

@@ -21,8 +21,8 @@ exec </dev/null
 . test/setup/count.sh
 # shellcheck source=test/setup/tally.sh
 . test/setup/tally.sh
-# shellcheck source=test/sink/kafka/copy.sh
-. test/sink/kafka/copy.sh
+# shellcheck source=test/sink/copy.sh
+. test/sink/copy.sh
 # shellcheck source=test/crash/stage.sh
 . test/crash/stage.sh
 

@@ -12,7 +12,7 @@ package Bench::Section::Kafka;
 use strict;
 use warnings;
 use Time::HiRes qw(time);
-use Bench::Kafka;
+use Bench::Broker;
 use Bench::Relay;
 use Bench::Section::Latency;
 use Bench::Server;
@@ -136,7 +136,7 @@ sub run_producer
 	close($p) or die "the producer failed\n";
 	my ($rate, $cpu) = split ' ', $line;
 	$broker_cpu = $kafka->cpu - $broker_cpu;
-	$kafka->has_records($topic, $events);
+	$kafka->has_messages($topic, $events);
 	$kafka->ask('delete', $topic);
 	return { rate => $rate, worker_cpu => 0, client_cpu => $cpu, broker_cpu => $broker_cpu };
 }
@@ -179,7 +179,7 @@ sub run_relay
 	my $r = drain($kafka, $relay, $events);
 
 	$relay->drop;
-	$kafka->has_records($topic, $events);
+	$kafka->has_messages($topic, $events);
 	$kafka->ask('delete', $topic);
 	return $r;
 }
@@ -227,7 +227,7 @@ sub latency
 sub run
 {
 	my ($run) = @_;
-	my $kafka = Bench::Kafka->new($run->{dir});
+	my $kafka = Bench::Broker->new($run->{dir}, 'kafka');
 
 	for my $size (sort keys %size_of_backlog)
 	{
