@@ -5,6 +5,8 @@
 #								a new directory); prints how to reach the server
 #	server.sh psql DIR [ARG...]	run psql in the server
 #	server.sh reload DIR		build again, stage and restart; the data stay
+#	server.sh backup DIR		take a base backup of the server, which runs on
+#	server.sh restore DIR		put the base backup in the place of the server's data, and start
 #	server.sh stop DIR			stop the server and remove DIR
 #	server.sh shell				start, psql, stop: nothing is left
 #
@@ -93,6 +95,20 @@ case $command in
 		idem_stop "$IDEM_WORK/data" || true
 		idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log"
 		save_env
+		;;
+	backup)
+		attach "$@"
+		rm -rf "$IDEM_WORK/backup"
+		idem_mkdir "$IDEM_WORK/backup"
+		chmod 700 "$IDEM_WORK/backup"
+		idem_client pg_basebackup -D "$IDEM_WORK/backup" -c fast
+		;;
+	restore)
+		attach "$@"
+		idem_stop "$IDEM_WORK/data"
+		rm -rf "$IDEM_WORK/data"
+		cp -a "$IDEM_WORK/backup" "$IDEM_WORK/data"
+		idem_as "$IDEM_BINDIR/pg_ctl" -D "$IDEM_WORK/data" -l "$IDEM_WORK/log/server.log" -w -t 600 -s -o "-p $IDEM_PORT" start >&2
 		;;
 	stop)
 		attach "$@"

@@ -26,6 +26,15 @@ TOP = HERE.parent.parent
 PYTEST_SINK = HERE / "idempotency-sink-pytest"
 
 
+def until(what, condition, timeout=PATIENCE):
+    """Wait for the condition; its value.  what, or what it returns, says what never came."""
+    deadline = time.monotonic() + timeout
+    while not (got := condition()):
+        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
+        time.sleep(0.02)
+    return got
+
+
 def _load_codec():
     sys.dont_write_bytecode = True
     loader = importlib.machinery.SourceFileLoader("sink_codec", str(PYTEST_SINK))

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from receiver import Receiver
-from sinklib import PATIENCE, LateWorker, codec
+from sinklib import PATIENCE, LateWorker, codec, until  # noqa: tests import until from here, too
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-http")
@@ -171,14 +171,6 @@ def at_once(check, cases, workers=8):
     """Check all cases at the same time: each waits most of its time."""
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda case: check(*case), cases))
-
-
-def until(what, condition, timeout=PATIENCE):
-    """Wait; what is a text, or a function that makes it."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
-        time.sleep(0.02)
 
 
 def free_port():

@@ -5,18 +5,15 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 
-from kafka.broker import JAVA, TOP, Broker, jars
-from kafka.target import until
-from server import Server
+import source
+from kafka.broker import JAVA, Broker, jars
+from sinklib import until
 
 EVENTS = 10000
 KEYS = 50
-BINDIR = subprocess.check_output([os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip()
-SERVER_SH = TOP / "test/setup/server.sh"
 TOOLS = {"kafka-topics": "TopicCommand", "kafka-acls": "AclCommand", "kafka-console-consumer": "consumer.ConsoleConsumer"}
 # Some transactions are rolled back.
 SCHEMA = """
@@ -46,19 +43,12 @@ END $$;
 """
 
 
-class Source:
+class Source(source.Source):
     """A server with the extension, and a relay into the broker."""
 
     def __init__(self, broker):
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="idem-kafka-source."))
-        self.dir.chmod(0o755)
-        subprocess.run([SERVER_SH, "start", self.dir], check=True, stdout=subprocess.DEVNULL)
-        env = dict(line.split("=", 1) for line in (self.dir / "server.env").read_text().splitlines())
-        self.server = Server("kafka", self.dir, BINDIR, data=f"{self.dir}/data", port=env["IDEM_PORT"])
+        super().__init__()
         self.broker = broker
-
-    def sql(self, text):
-        return self.server.psql(text)
 
     def try_sql(self, text):
         """None while the server recovers."""
@@ -89,23 +79,12 @@ class Source:
         there.chmod(0o600)
         return there
 
-    def configure(self, **settings):
-        for name, value in settings.items():
-            self.sql(f"ALTER SYSTEM SET {name} = '{value}'")
-        self.sql("SELECT pg_reload_conf()")
-
     def log(self):
         return (self.dir / "log/server.log").read_text(errors="replace")
 
     def end_program(self):
         pid = self.sql("SELECT sink_pid FROM idempotency.stat_relay")
         os.kill(int(pid), signal.SIGKILL)
-
-    def stop(self):
-        subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)
-
-    def state(self):
-        return self.sql("SELECT state, waiting_for, last_error, lag_events FROM idempotency.stat_relay")
 
 
 def check(broker, topic, expected):

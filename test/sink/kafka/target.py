@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 from kafka.broker import TOP, Broker
-from sinklib import PATIENCE, Worker, built, codec
+from sinklib import PATIENCE, Worker, built, codec, until  # noqa: tests import until from here, too
 
 sys.path.append(str(TOP / "test/crash/points"))
 from armed import Armed  # noqa: E402
@@ -128,14 +127,6 @@ def transaction(t):
 def commits(w, batch, count, expected=None, timeout=PATIENCE):
     assert w.outcomes(batch, count, timeout) == (expected or ["acked"] * count), w.notes
     w.expect("VERDICT", timeout, batch=batch, kind=1)
-
-
-def until(what, condition, timeout=PATIENCE):
-    """Wait; what is a text, or a function that makes it."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
-        time.sleep(0.05)
 
 
 @contextlib.contextmanager

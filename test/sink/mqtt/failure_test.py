@@ -1,4 +1,5 @@
 """Brokers that are away, slow, refuse, end the connection or come back empty; copies of a relay."""
+import contextlib
 import socket
 import threading
 
@@ -80,6 +81,66 @@ def test_broker_dies():
     assert len(t.values()) == 1
     w.close()
     b.remove()
+
+
+class Between:
+    """Stands between sink and broker, which takes one connection.  Keeps the broker's answers to messages back."""
+
+    def __init__(self, port):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.sent = 0           # messages that went to the broker
+        self.answered = 0       # answers that it gave
+        threading.Thread(target=self.serve, args=(port,), daemon=True).start()
+
+    def serve(self, port):
+        ours = self.listener.accept()[0]
+        self.listener.close()
+        theirs = socket.create_connection(("127.0.0.1", port))
+        threading.Thread(target=self.pump, args=(ours, theirs), daemon=True).start()
+        self.pump(theirs, ours)
+
+    def pump(self, source, sink):
+        file = source.makefile("rb")
+        with contextlib.suppress(OSError):
+            while (got := packets.read_packet(file)) is not None:
+                kind, flags, body = got
+                self.sent += kind == packets.PUBLISH
+                if kind in (packets.PUBACK, packets.PUBREC):
+                    self.answered += 1
+                else:
+                    sink.sendall(packet(kind, body, flags))
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_broker_ends_within_window():
+    """A broker with a bounded window ends when it has all messages of the window, and the sink none of the answers: nothing is lost."""
+    for qos in (1, 2):
+        b = Broker(conf="max_queued_messages 1000000\nmax_inflight_messages 5")
+        t = Target(b, reader=False)
+        b.client(client_id="durable", expiry=3600).subscribe(f"{t.name}/#", qos).close()
+        between = Between(b.port)
+        w = t.start(servers=between.address, qos=qos)
+        events = [{"key": str(i), "payload": b"%d" % i} for i in range(20)]
+        w.events(events)
+        until(lambda: f"the window is full: {between.answered}", lambda: between.answered == 5)
+        # the program, which has seen that there is room for no more, is awake
+        w.send("PING", nonce=1)
+        w.expect("PONG", nonce=1)
+        assert between.sent == 5, between.sent
+        b.stop()
+        f = failed(w)
+        assert f["outcome"] == "outage", f
+        b.start()
+        w = t.start(qos=qos)
+        acks(w, events)
+        w.close()
+        durable = b.client(client_id="durable", expiry=3600)
+        while {m.payload for m in durable.got} != {e["payload"] for e in events}:
+            durable.take(packets.read_packet(durable.file))
+        durable.close()
+        b.remove()
 
 
 def test_stored_for_who_is_away():

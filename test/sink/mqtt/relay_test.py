@@ -1,10 +1,10 @@
 """A relay from PostgreSQL, with what sink_setup and doc/howto/mqtt-relay.md say and no more, read with another project's client."""
 import re
 
-from kafka.relay_test import Source
 from mqtt.broker import TOP, Broker, free_port
 from mqtt.reader import Reader
-from mqtt.target import until
+from sinklib import until
+from source import Source
 
 STATE = "SELECT state FROM idempotency.stat_relay"
 PAGE = (TOP / "doc/howto/mqtt-relay.md").read_text()
@@ -12,7 +12,7 @@ PAGE = (TOP / "doc/howto/mqtt-relay.md").read_text()
 
 def test_relay():
     port = free_port()
-    source = Source(None)
+    source = Source()
     broker = reader = None
     server, _, relay, _ = re.findall("```sql\n(.*?)```", PAGE, re.DOTALL)
     try:

@@ -1,10 +1,9 @@
 """A broker that the tests share, and sinks into topics of their own."""
 import itertools
 import os
-import time
 
 from mqtt.broker import TOP, Broker
-from sinklib import PATIENCE, LateWorker, codec
+from sinklib import PATIENCE, LateWorker, codec, until  # noqa: tests import until from here, too
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-mqtt")
 OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
@@ -85,10 +84,3 @@ def acks(w, events, expected=None):
     if expected:
         w.send("SETTLE", batch=batch)
     return [str(i) for i in ids]
-
-
-def until(what, condition, timeout=PATIENCE):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
-        time.sleep(0.05)

@@ -2,9 +2,10 @@
 import json
 import re
 
-from kafka.relay_test import Source
 from nats.broker import Broker, free_port
-from nats.target import until
+from nats.target import Target
+from sinklib import until
+from source import Source, restored_source
 
 STATE = "SELECT state FROM idempotency.stat_relay"
 
@@ -12,7 +13,7 @@ STATE = "SELECT state FROM idempotency.stat_relay"
 def test_relay():
     """The request and the rights that sink_setup prints are enough; a server that comes back empty makes the relay diverged."""
     port = free_port()
-    source = Source(None)
+    source = Source()
     broker = None
     try:
         source.sql(f"""CREATE SERVER stock FOREIGN DATA WRAPPER idempotency_nats
@@ -55,3 +56,14 @@ def test_relay():
         source.stop()
         if broker:
             broker.remove()
+
+
+def test_restored_source():
+    t = Target()
+
+    def make_relay(source):
+        source.sql(f"""CREATE SERVER stock FOREIGN DATA WRAPPER idempotency_nats
+            OPTIONS (servers '{t.b.address}', stream '{t.name}', subject '{t.name}.{{event_type}}', position_subject '{t.position}');
+            CREATE USER MAPPING FOR CURRENT_USER SERVER stock;
+            SELECT idempotency.relay_create('orders', 'stock', min_backoff => '50 ms', max_backoff => '200 ms')""")
+    restored_source(make_relay, lambda: len(t.events()))

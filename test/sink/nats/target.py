@@ -3,11 +3,10 @@ import functools
 import itertools
 import json
 import os
-import time
 
 from nats.broker import TOP, Broker
 from nats.client import ApiError
-from sinklib import PATIENCE, Worker, built, codec
+from sinklib import PATIENCE, Worker, built, codec, until  # noqa: tests import until from here, too
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-nats")
 OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
@@ -98,13 +97,6 @@ def failed(w, timeout=PATIENCE):
 def commits(w, batch, count, expected=None, timeout=PATIENCE):
     assert w.outcomes(batch, count, timeout) == (expected or ["acked"] * count), w.notes
     w.expect("VERDICT", timeout, batch=batch, kind=1)
-
-
-def until(what, condition, timeout=PATIENCE):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
-        time.sleep(0.05)
 
 
 @functools.cache

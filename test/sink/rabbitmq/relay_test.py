@@ -1,28 +1,19 @@
 """A relay from PostgreSQL with what sink_setup prints: what an operator sees when RabbitMQ is changed behind it."""
-import os
-import pathlib
 import re
 import subprocess
-import tempfile
 
-from rabbitmq.server import SCRIPT, TOP, Server as Rabbit, until
-from server import Server
+import source
+from rabbitmq.server import SCRIPT, Server as Rabbit
+from sinklib import TOP, until
 
-BINDIR = subprocess.check_output([os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip()
-SERVER_SH = TOP / "test/setup/server.sh"
 PAGE = TOP / "doc/howto/rabbitmq-relay.md"
 
 
-class Source:
+class Source(source.Source):
     """A server with the extension, as the how-to has it."""
 
     def __init__(self, rabbit):
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="idem-rabbitmq-source."))
-        self.dir.chmod(0o755)
-        subprocess.run([SERVER_SH, "start", self.dir], check=True, stdout=subprocess.DEVNULL)
-        env = dict(line.split("=", 1) for line in (self.dir / "server.env").read_text().splitlines())
-        self.server = Server("rabbitmq", self.dir, BINDIR, data=f"{self.dir}/data", port=env["IDEM_PORT"])
-        self.sql = self.server.psql
+        super().__init__()
         blocks = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
         self.sql(blocks[0].replace("rabbit-1:5672,rabbit-2:5672", rabbit.address).replace("exchange 'shop'", "exchange 'shop', timeout '3000'"))
         rabbit.ctl("add_user", "relay", "secret")
@@ -32,22 +23,6 @@ class Source:
         assert done.returncode == 0, done.stdout
         until("the definitions are there", lambda: "shop" in rabbit.ctl("list_bindings"))
         self.sql(blocks[2].replace("ordering =>", "min_backoff => '50 ms', max_backoff => '200 ms', ordering =>"))
-
-    def enqueue(self, n, kind="Counted"):
-        self.sql(f"SELECT idempotency.outbox_enqueue('order', 'k' || i % 7, '{kind}', '{{}}') FROM generate_series(1, {n}) i")
-
-    def state(self):
-        return self.sql("SELECT state FROM idempotency.stat_relay")
-
-    def lag(self):
-        return self.sql("SELECT lag_events + retrying FROM idempotency.stat_relay")
-
-    def wait_state(self, state):
-        until(lambda: f"{state}: {self.sql('SELECT state, last_error FROM idempotency.stat_relay')}", lambda: self.state() == state)
-        return self.sql("SELECT last_error FROM idempotency.stat_relay")
-
-    def stop(self):
-        subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_relay():

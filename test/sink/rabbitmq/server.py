@@ -9,13 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 
-from notrun import NotRun
+from sinklib import PATIENCE, TOP, NotRun, until
 
-# As in sinklib.py, which kills.py does without.
-PATIENCE = float(os.environ.get("SINK_PATIENCE") or 180)
-TOP = pathlib.Path(__file__).resolve().parents[3]
 SCRIPT = os.environ.get("RABBITMQ_SH") or TOP / "test/setup/rabbitmq.sh"
 _shared = None
 _servers = []
@@ -41,14 +37,6 @@ def pika():
     import pika as module
     logging.getLogger("pika").setLevel(logging.CRITICAL)
     return module
-
-
-def until(what, condition, timeout=PATIENCE):
-    deadline = time.monotonic() + timeout
-    while not (got := condition()):
-        assert time.monotonic() < deadline, f"never: {what() if callable(what) else what}"
-        time.sleep(0.02)
-    return got
 
 
 class Server:

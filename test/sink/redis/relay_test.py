@@ -1,30 +1,21 @@
 """A relay from PostgreSQL with the rights that sink_setup prints: what an operator sees when Redis is changed behind it."""
-import os
-import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
 
-from redis.server import Client, Server as Redis, until
-from redis.target import TOP
-from server import Server
+import source
+from redis.server import Client, Server as Redis
+from redis.target import Target
+from sinklib import TOP, until
 
-BINDIR = subprocess.check_output([os.environ.get("PG_CONFIG", "pg_config"), "--bindir"], text=True).strip()
-SERVER_SH = TOP / "test/setup/server.sh"
 PAGE = TOP / "doc/howto/redis-relay.md"
 
 
-class Source:
+class Source(source.Source):
     """A server with the extension, as the how-to has it."""
 
     def __init__(self, redis):
-        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="idem-redis-source."))
-        self.dir.chmod(0o755)
-        subprocess.run([SERVER_SH, "start", self.dir], check=True, stdout=subprocess.DEVNULL)
-        env = dict(line.split("=", 1) for line in (self.dir / "server.env").read_text().splitlines())
-        self.server = Server("redis", self.dir, BINDIR, data=f"{self.dir}/data", port=env["IDEM_PORT"])
-        self.sql = self.server.psql
+        super().__init__()
         blocks = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
         redis.ask("ACL", "SETUSER", "relay", ">secret")
         self.sql(blocks[0].replace("redis-1:6379,redis-2:6379", redis.address))
@@ -36,18 +27,6 @@ class Source:
         done = subprocess.run(["sh"], input=text, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert done.returncode == 0, done.stdout
         return done.stdout
-
-    def enqueue(self, n):
-        self.sql(f"SELECT idempotency.outbox_enqueue('order', 'k' || i % 7, 'Counted', '{{}}') FROM generate_series(1, {n}) i")
-
-    def state(self):
-        return self.sql("SELECT state FROM idempotency.stat_relay")
-
-    def wait_state(self, state):
-        until(f"{state}: {self.sql('SELECT state, last_error FROM idempotency.stat_relay')}", lambda: self.state() == state)
-
-    def stop(self):
-        subprocess.run([SERVER_SH, "stop", self.dir], check=True, stdout=subprocess.DEVNULL)
 
 
 class Admin:
@@ -113,3 +92,14 @@ def test_relay():
         source.wait_state("diverged")
     finally:
         source.stop()
+
+
+def test_restored_source():
+    t = Target()
+
+    def make_relay(source):
+        source.sql(f"""CREATE SERVER cache FOREIGN DATA WRAPPER idempotency_redis
+            OPTIONS (servers '{t.server.address}', stream '{t.stream}', position_key '{t.position}');
+            CREATE USER MAPPING FOR CURRENT_USER SERVER cache;
+            SELECT idempotency.relay_create('orders', 'cache', min_backoff => '50 ms', max_backoff => '200 ms')""")
+    source.restored_source(make_relay, lambda: len(t.ids()))

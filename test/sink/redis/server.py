@@ -7,12 +7,8 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
-from notrun import NotRun
-
-# As in sinklib.py, which kills.py does without.
-PATIENCE = float(os.environ.get("SINK_PATIENCE") or 180)
+from sinklib import PATIENCE, NotRun, until
 _shared = None
 _servers = []
 
@@ -158,10 +154,3 @@ def stop_servers():
     for server in _servers:
         server.kill()
         shutil.rmtree(server.dir, ignore_errors=True)
-
-
-def until(what, condition, timeout=PATIENCE):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
