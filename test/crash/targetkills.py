@@ -34,6 +34,8 @@ SHARES = {"sink program": 0.4, "relay worker": 0.2, "producer's backend": 0.2}
 # Seconds between recovery and the next kill: on average, and at most.
 PAUSE, LONGEST_PAUSE = 0.3, 2.0
 RECOVERY = 180
+# Seconds for the target's start.  How long it takes says nothing of the relays.
+START = 900
 # Events a second.
 SLOWEST, FASTEST = 100, 4000
 
@@ -150,8 +152,19 @@ class Kills:
             all(state == "idle" and pid or state == "streaming" and sink and is_sink(sink)
                 for state, pid, sink in now.values())
 
+    def wait_target(self):
+        """Until the target listens; one that ends by itself at its start is started again, and said."""
+        def listens():
+            self.look_at_clients()
+            if not self.target_is_up():
+                say(f"   the {self.target} ended by itself, and is started again")
+                self.start_target()
+            return self.target_listens()
+        wait_until(f"the {self.target} listens", listens, START, 0.05)
+
     def wait_whole(self):
         began = time.monotonic()
+        self.wait_target()
         wait_until(lambda: f"server, {self.target} and relays work\n{self.a.relays()}", self.is_whole, RECOVERY, 0.05)
         return time.monotonic() - began
 

@@ -6,6 +6,7 @@ directory's processes (setup/lib.sh) ends it too.
 """
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -66,9 +67,18 @@ def run(*args, **kwargs):
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port of loopback on which nobody listens, below those that the kernel gives to connections.
+
+    Otherwise a server that is killed and started again may find that somebody's connection has its port.
+    """
+    lowest = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", random.SystemRandom().randrange(10000, lowest) if lowest > 12000 else 0))
+                return s.getsockname()[1]
+            except OSError:
+                continue
 
 
 # Processes.

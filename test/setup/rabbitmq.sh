@@ -24,10 +24,18 @@ usage()
 	exit 2
 }
 
-# free_port: a port of loopback that nobody listens at now.
+# free_port: a port of loopback that nobody listens at now, below those that the kernel gives to
+# connections: a server that is started again would find somebody's connection there.
 free_port()
 {
-	python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+	local port lowest
+
+	read -r lowest _ </proc/sys/net/ipv4/ip_local_port_range
+	while :; do
+		port=$((10000 + RANDOM % (lowest > 12000 ? lowest - 10000 : 20000)))
+		(exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+	done
+	echo "$port"
 }
 
 # write_files [AMQP_PORT [STREAM_PORT]]

@@ -28,7 +28,7 @@ copy_target()
 	fi
 	mkdir "$dir/$folder"
 	cp "test/sink/$sink"/*.py "$dir/$folder/"
-	[ "$sink" = http ] || cp test/sink/{sinklib.py,notrun.py,idempotency-sink-pytest} "$dir/"
+	[ "$sink" = http ] || cp test/sink/{sinklib.py,brokerlib.py,notrun.py,idempotency-sink-pytest} test/python/server.py "$dir/"
 	case $sink in
 		nats)
 			fetched=$(test/setup/nats.sh) || return

@@ -3,13 +3,12 @@
 import concurrent.futures
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 
-from sinklib import HERE, Worker, codec, run_tests
+from sinklib import HERE, Worker, codec, free_port, run_tests
 from tokenserver import EchoingBroker, TokenServer, grant, http, token
 
 BIN = pathlib.Path(os.environ.get("SINK_BINDIR", HERE.parent.parent / "src/sink/bin"))
@@ -18,12 +17,6 @@ OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
 SECRET = "hush: /+&=%3f \u00fc"
 ENCODED = "hush%3A%20%2F%2B%26%3D%253f%20%C3%BC"
 NO_BROKER = "could not connect to the brokers"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def shown(text):

@@ -23,6 +23,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = float(os.environ.get("SINK_PATIENCE") or 180)
 sys.path.append(str(HERE.parent / "python"))
 TOP = HERE.parent.parent
+from server import free_port  # noqa: E402, the servers import it from here
 PYTEST_SINK = HERE / "idempotency-sink-pytest"
 
 
@@ -54,6 +55,26 @@ def read_hex(path):
         byte, _, count = word.partition("*")
         out += bytes([int(byte, 16)]) * int(count or 1)
     return bytes(out)
+
+
+OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
+SECRET = "s3cret"
+
+
+def failed(w, timeout=PATIENCE, unexpected=("READY",)):
+    """FAILED, behind whatever else is not unexpected; then the end.  What it says has no secret."""
+    while True:
+        got = w.recv(timeout)
+        assert got, f"end of file instead of FAILED: {w.stderr()}"
+        if got[0] == "FAILED":
+            break
+        assert got[0] not in unexpected, f"{got} instead of FAILED"
+    assert w.recv() is None and w.exit_status() == 0, w.stderr()
+    w.sock.close()
+    f = got[1]
+    f["outcome"] = OUTCOMES[f["outcome"]]
+    assert SECRET not in f["message"], f
+    return f
 
 
 class Worker:

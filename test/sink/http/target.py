@@ -6,13 +6,12 @@ import functools
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 
 from receiver import Receiver
-from sinklib import PATIENCE, LateWorker, codec, until  # noqa: tests import until from here, too
+from sinklib import PATIENCE, LateWorker, codec, free_port, until  # noqa: tests import them from here, too
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-http")
@@ -171,10 +170,3 @@ def at_once(check, cases, workers=8):
     """Check all cases at the same time: each waits most of its time."""
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda case: check(*case), cases))
-
-
-def free_port():
-    """A port on which nobody listens."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

@@ -1,6 +1,5 @@
 """A relay from PostgreSQL: every event once and in the order of its key, whatever is killed."""
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -8,8 +7,8 @@ import subprocess
 import threading
 import time
 
-import source
-from kafka.broker import JAVA, Broker, jars
+import source as plain
+from kafka.broker import JAVA, TOP, Broker, jars
 from sinklib import until
 
 EVENTS = 10000
@@ -43,7 +42,7 @@ END $$;
 """
 
 
-class Source(source.Source):
+class Source(plain.Source):
     """A server with the extension, and a relay into the broker."""
 
     def __init__(self, broker):

@@ -10,13 +10,12 @@ import sys
 import tempfile
 
 from kafka.broker import TOP, Broker
-from sinklib import PATIENCE, Worker, built, codec, until  # noqa: tests import until from here, too
+from sinklib import OUTCOMES, PATIENCE, Worker, built, codec, failed, until  # noqa: tests import until from here, too
 
 sys.path.append(str(TOP / "test/crash/points"))
 from armed import Armed  # noqa: E402
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-kafka")
-OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
 _broker = None
 
 
@@ -101,22 +100,6 @@ class Target:
     def values(self):
         """Each record's id header to its value."""
         return {dict(r["headers"])["id"].decode().replace("-", ""): r["value"] for r in self.read()}
-
-
-def failed(w, timeout=PATIENCE):
-    """FAILED, behind whatever else; then the end."""
-    while True:
-        got = w.recv(timeout)
-        assert got, f"end of file instead of FAILED: {w.stderr()}"
-        if got[0] == "FAILED":
-            break
-        assert got[0] != "READY", f"READY instead of FAILED: {got}"
-    assert w.recv() is None and w.exit_status() == 0
-    w.sock.close()
-    f = got[1]
-    f["outcome"] = OUTCOMES[f["outcome"]]
-    assert "s3cret" not in f["message"]
-    return f
 
 
 def transaction(t):

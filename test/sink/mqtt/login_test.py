@@ -2,6 +2,7 @@
 import pathlib
 import tempfile
 
+from brokerlib import KEY_PASSWORD
 from mqtt.broker import Broker
 from mqtt.target import SINK, Target, acks
 from sinklib import codec, look
@@ -54,7 +55,7 @@ def test_client_certificate():
     t = Target(b, reader=False)
     tls = {"tls": "on", "sslrootcert": b.dir / "ca.crt"}
     assert t.refused(**tls)["outcome"] == "outage"
-    for key in ({"sslkey": b.dir / "client.key"}, {"sslkey": b.dir / "locked.key", "sslpassword": "s3cret-key"}):
+    for key in ({"sslkey": b.dir / "client.key"}, {"sslkey": b.dir / "locked.key", "sslpassword": KEY_PASSWORD}):
         w = t.start(**tls, sslcert=b.dir / "client.crt", **key)
         acks(w, [{}])
         w.close()

@@ -3,11 +3,9 @@ import itertools
 import os
 
 from mqtt.broker import TOP, Broker
-from sinklib import PATIENCE, LateWorker, codec, until  # noqa: tests import until from here, too
+from sinklib import SECRET, LateWorker, codec, failed, until  # noqa: tests import some from here
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-mqtt")
-OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
-SECRET = "s3cret"
 _shared = []
 _names = itertools.count(1)
 
@@ -58,22 +56,6 @@ class Target:
     def values(self):
         """Each event's id to its payload."""
         return {m.header("Event-Id").replace("-", ""): m.payload for m in self.messages()}
-
-
-def failed(w, timeout=PATIENCE):
-    """FAILED, behind whatever else; then the end."""
-    while True:
-        got = w.recv(timeout)
-        assert got, f"end of file instead of FAILED: {w.stderr()}"
-        if got[0] == "FAILED":
-            break
-        assert got[0] != "READY", f"READY instead of FAILED: {got}"
-    assert w.recv() is None and w.exit_status() == 0, w.stderr()
-    w.sock.close()
-    f = got[1]
-    f["outcome"] = OUTCOMES[f["outcome"]]
-    assert SECRET not in f["message"], f
-    return f
 
 
 def acks(w, events, expected=None):

@@ -6,10 +6,9 @@ import os
 
 from nats.broker import TOP, Broker
 from nats.client import ApiError
-from sinklib import PATIENCE, Worker, built, codec, until  # noqa: tests import until from here, too
+from sinklib import OUTCOMES, PATIENCE, Worker, built, codec, failed, until  # noqa: tests import some from here
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-nats")
-OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
 _brokers = {}
 _names = itertools.count(1)
 
@@ -76,22 +75,6 @@ class Target:
         except ApiError:
             return None
         return json.loads(found[-1].data) if found else None
-
-
-def failed(w, timeout=PATIENCE):
-    """FAILED, behind whatever else; then the end."""
-    while True:
-        got = w.recv(timeout)
-        assert got, f"end of file instead of FAILED: {w.stderr()}"
-        if got[0] == "FAILED":
-            break
-        assert got[0] != "READY", f"READY instead of FAILED: {got}"
-    assert w.recv() is None and w.exit_status() == 0, w.stderr()
-    w.sock.close()
-    f = got[1]
-    f["outcome"] = OUTCOMES[f["outcome"]]
-    assert "s3cret" not in f["message"], f
-    return f
 
 
 def commits(w, batch, count, expected=None, timeout=PATIENCE):

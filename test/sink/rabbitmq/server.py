@@ -53,6 +53,7 @@ class Server:
         self.address = f"127.0.0.1:{self.port}"
         with open(self.dir / "rabbitmq.conf", "a") as conf:
             conf.write(settings)
+        self.epmd_port = int(ports["RABBIT_EPMD_PORT"])
         self.count = 0
         self.epmd = self._run("epmd")
         self.proc = None
@@ -79,12 +80,20 @@ class Server:
         return True
 
     def wait(self):
-        until("the server answers", self.answers)
+        # its start takes half a minute of CPU on a machine that has much else to do
+        until("the server answers", self.answers, 5 * PATIENCE)
+
+    def is_known(self):
+        """Does epmd have a node of the server's name?  Then no other one can start."""
+        with socket.create_connection(("127.0.0.1", self.epmd_port), PATIENCE) as s:
+            s.sendall(b"\0\1n")
+            return b"name rabbit " in s.makefile("rb").read()
 
     def kill(self):
         if self.proc is not None:
             self.proc.kill()
             self.proc.wait()
+            until("epmd has forgotten the server", lambda: not self.is_known())
         self.proc = None
 
     def restart(self, empty=False):

@@ -2,18 +2,17 @@
 import contextlib
 import json
 import pathlib
-import socket
-import subprocess
 import tempfile
 import threading
 import time
 
+from brokerlib import certificates
 from rabbitmq.server import Server, shared, until
 from rabbitmq.stream_target import StreamTarget
 from rabbitmq.streamlib import DELETE_PUBLISHER, batch, message
 from rabbitmq.target import failed
 from redis.target import Proxy
-from sinklib import PATIENCE
+from sinklib import PATIENCE, free_port
 
 
 def commits(w, events, expected=None, **kwargs):
@@ -492,22 +491,9 @@ def test_stream_leader():
 
 
 def test_stream_tls():
-    c = pathlib.Path(tempfile.mkdtemp(prefix="idem-rabbitmq-tls."))
-    c.chmod(0o755)
-
-    def openssl(*args):
-        subprocess.run(["openssl", *args], check=True, cwd=c, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    for ca in ("ca", "other"):
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{ca}.key", "-out", f"{ca}.crt", "-subj", f"/CN={ca}", "-days", "2")
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=server")
-    (c / "ext").write_text("subjectAltName=IP:127.0.0.1")
-    openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "ext", "-out", "server.crt")
-    for file in c.iterdir():
-        file.chmod(0o644)
+    c = certificates(pathlib.Path(tempfile.mkdtemp(prefix="idem-rabbitmq-tls.")), server="IP:127.0.0.1")
     server = Server(start=False)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     with open(server.dir / "rabbitmq.conf", "a") as conf:
         conf.write(f"stream.listeners.ssl.local = 127.0.0.1:{port}\nstream.advertised_tls_port = {port}\n"
                    f"ssl_options.cacertfile = {c}/ca.crt\nssl_options.certfile = {c}/server.crt\nssl_options.keyfile = {c}/server.key\n"

@@ -1,11 +1,12 @@
 """Exchanges and queues of a test, and sinks into them."""
+import functools
 import os
 
 from rabbitmq.server import TOP, shared
-from sinklib import PATIENCE, Worker, codec
+from sinklib import OUTCOMES, Worker, failed as failed_of_any  # noqa: tests import some from here
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-rabbitmq")
-OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
+failed = functools.partial(failed_of_any, unexpected=("READY", "VERDICT"))
 
 
 class Target:
@@ -39,22 +40,6 @@ class Target:
 
     def ids(self):
         return self.server.ids(self.queue)
-
-
-def failed(w, timeout=PATIENCE):
-    """FAILED, behind whatever else; then the end."""
-    while True:
-        got = w.recv(timeout)
-        assert got, f"end of file instead of FAILED: {w.stderr()}"
-        if got[0] == "FAILED":
-            break
-        assert got[0] not in ("READY", "VERDICT"), f"{got} instead of FAILED"
-    assert w.recv() is None and w.exit_status() == 0
-    w.sock.close()
-    f = got[1]
-    f["outcome"] = OUTCOMES[f["outcome"]]
-    assert "s3cret" not in f["message"], f
-    return f
 
 
 def acked(w, events, expected=None, **kwargs):

@@ -1,41 +1,23 @@
 """TLS: whose certificate it is, and what happens without."""
 import functools
 import pathlib
-import subprocess
 import tempfile
 
+from brokerlib import KEY_PASSWORD, certificates
 from rabbitmq.server import Server
 from rabbitmq.target import Target, acked
-
-NAMES = {"good": "subjectAltName=DNS:localhost", "other": "subjectAltName=DNS:rabbit.example.org", "client": "subjectAltName=DNS:client"}
+from sinklib import free_port
 
 
 @functools.cache
 def _certificates():
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="idem-rabbitmq-tls."))
-    directory.chmod(0o755)
-
-    def openssl(*args):
-        subprocess.run(["openssl", *args], check=True, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "2")
-    for name, names in NAMES.items():
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (directory / f"{name}.ext").write_text(names)
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-                "-extfile", f"{name}.ext", "-out", f"{name}.crt")
-    openssl("rsa", "-in", "client.key", "-aes128", "-passout", "pass:s3cret-of-the-key", "-out", "locked.key")
-    for path in directory.glob("*.key"):
-        path.chmod(0o644)
-    return directory
+    return certificates(pathlib.Path(tempfile.mkdtemp(prefix="idem-rabbitmq-tls.")), good="DNS:localhost", client="DNS:client")
 
 
 def _server(name="good", clients=False):
     """A server that also listens with TLS; the port stands in .tls_port."""
-    import socket
     c = _certificates()
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     server = Server(f"listeners.ssl.local = 127.0.0.1:{port}\nssl_options.cacertfile = {c}/ca.crt\n"
                     f"ssl_options.certfile = {c}/{name}.crt\nssl_options.keyfile = {c}/{name}.key\n"
                     f"ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = {str(clients).lower()}\n")
@@ -70,7 +52,7 @@ def test_client_certificate():
     w = t.start(sslcert=c / "client.crt", sslkey=c / "client.key")
     acked(w, [{}])
     w.close()
-    w = t.start(sslcert=c / "client.crt", sslkey=c / "locked.key", sslpassword="s3cret-of-the-key")
+    w = t.start(sslcert=c / "client.crt", sslkey=c / "locked.key", sslpassword=KEY_PASSWORD)
     w.close()
     for more in ({}, {"sslpassword": "s3cret"}):
         f = t.refused(sslcert=c / "client.crt", sslkey=c / "locked.key", **more)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 
-from sinklib import PATIENCE, NotRun, until
+from sinklib import PATIENCE, NotRun, free_port, until
 _shared = None
 _servers = []
 
@@ -65,12 +65,9 @@ class Server:
         if self.program is None:
             raise NotRun("there is no redis-server")
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="idem-redis."))
-        with socket.socket() as s, socket.socket() as other:
-            s.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-            if "cluster-enabled" in settings:
-                settings["cluster-port"] = str(other.getsockname()[1])
+        self.port = free_port()
+        if "cluster-enabled" in settings:
+            settings["cluster-port"] = str(free_port())
         self.address = f"127.0.0.1:{self.port}"
         self.settings = {"appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction",
                          "repl-diskless-sync-delay": "0", **settings}

@@ -1,18 +1,19 @@
 """Sinks into keys of their own, and a proxy that holds what goes between them and the server."""
 import contextlib
+import functools
 import os
 import pathlib
 import socket
 import threading
 
 from redis.server import shared
-from sinklib import PATIENCE, Worker, codec
+from sinklib import OUTCOMES, Worker, codec, failed as failed_of_any  # noqa: tests import some from here
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-redis")
 # The program with a hiredis that has TLS; run.sh builds it.
 TLS_SINK = os.environ.get("REDIS_TLS_SINK")
-OUTCOMES = {v: k for k, v in codec.OUTCOMES.items()}
+failed = functools.partial(failed_of_any, unexpected=("READY", "VERDICT"))
 
 
 class Target:
@@ -45,22 +46,6 @@ class Target:
         """The position as the server has it."""
         got = self.server.ask("HGETALL", self.position)
         return {k.decode(): v.decode() for k, v in zip(got[::2], got[1::2])}
-
-
-def failed(w, timeout=PATIENCE):
-    """FAILED, behind whatever else; then the end."""
-    while True:
-        got = w.recv(timeout)
-        assert got, f"end of file instead of FAILED: {w.stderr()}"
-        if got[0] == "FAILED":
-            break
-        assert got[0] not in ("READY", "VERDICT"), f"{got} instead of FAILED"
-    assert w.recv() is None and w.exit_status() == 0
-    w.sock.close()
-    f = got[1]
-    f["outcome"] = OUTCOMES[f["outcome"]]
-    assert "s3cret" not in f["message"], f
-    return f
 
 
 def commits(w, events, expected=None, **kwargs):

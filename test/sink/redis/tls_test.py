@@ -4,27 +4,15 @@ import pathlib
 import subprocess
 import tempfile
 
+from brokerlib import KEY_PASSWORD, certificates
 from notrun import NotRun
 from redis.server import Server, until
 from redis.target import SINK, TLS_SINK, Target, commits, failed
 
-NAMES = {"good": "subjectAltName=IP:127.0.0.1,DNS:localhost", "other": "subjectAltName=DNS:redis.example.org", "client": "subjectAltName=DNS:client"}
-
 
 @functools.cache
 def _certificates():
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="idem-redis-tls."))
-
-    def openssl(*args):
-        subprocess.run(["openssl", *args], check=True, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.crt", "-subj", "/CN=ca", "-days", "2")
-    for name, names in NAMES.items():
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        (directory / f"{name}.ext").write_text(names)
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
-                "-extfile", f"{name}.ext", "-out", f"{name}.crt")
-    openssl("rsa", "-in", "client.key", "-aes128", "-passout", "pass:s3cret-of-the-key", "-out", "locked.key")
-    return directory
+    return certificates(pathlib.Path(tempfile.mkdtemp(prefix="idem-redis-tls.")), good="IP:127.0.0.1,DNS:localhost", wrong="DNS:redis.example.org", client="DNS:client")
 
 
 def _server(name="good", clients="no"):
@@ -67,7 +55,7 @@ def test_tls():
 
 def test_certificate_of_another():
     _needs_tls()
-    f = failed(_server("other").start(hello=False, program=TLS_SINK))
+    f = failed(_server("wrong").start(hello=False, program=TLS_SINK))
     assert f["outcome"] == "outage" and "TLS" in f["message"], f
 
 
@@ -86,7 +74,7 @@ def test_client_certificate():
     w = t.start(program=TLS_SINK, sslcert=c / "client.crt", sslkey=c / "client.key")
     commits(w, [{}])
     w.close()
-    w = t.start(program=TLS_SINK, sslcert=c / "client.crt", sslkey=c / "locked.key", sslpassword="s3cret-of-the-key")
+    w = t.start(program=TLS_SINK, sslcert=c / "client.crt", sslkey=c / "locked.key", sslpassword=KEY_PASSWORD)
     w.close()
     f = failed(t.start(hello=False, program=TLS_SINK, sslcert=c / "client.crt", sslkey=c / "locked.key"))
     assert "sslkey" in f["message"], f
