@@ -47,11 +47,11 @@ die(const char *what, const char *why)
 	exit(1);
 }
 
-/* The arguments ADDRESS:PORT TARGET EVENTS PAYLOAD; returns the port, and cuts it off. */
+/* The arguments ADDRESS:PORT TARGET EVENTS PAYLOAD, and what is the producer's own; returns the port, and cuts it off. */
 static int
 produce_arguments(int argc, char **argv)
 {
-	char	   *colon = argc == 5 ? strrchr(argv[1], ':') : NULL;
+	char	   *colon = argc >= 5 ? strrchr(argv[1], ':') : NULL;
 
 	if (colon == NULL)
 		die("usage", "producer ADDRESS:PORT TARGET EVENTS PAYLOAD");

@@ -2,11 +2,13 @@
  *
  * produce_nats.c
  *		libnats' own producer: publishes events from memory into a stream of
- *		JetStream by js_PublishMsgAsync, with the headers that the nats sink makes.
+ *		JetStream, with the headers that the nats sink makes.
  *
- *	produce_nats ADDRESS:PORT SUBJECT EVENTS PAYLOAD
+ *	produce_nats ADDRESS:PORT SUBJECT EVENTS PAYLOAD [atomic]
  *
- * What is printed: produce.h.  At most 4,000 messages have no acknowledgement yet.
+ * What is printed: produce.h.  By js_PublishMsgAsync, with at most 4,000 messages that
+ * have no acknowledgement yet; or in atomic batches of 1,000, the most that the server
+ * takes, one after the other, as the functions of newer libraries send them.
  *
  * MEMORY: the library owns a message once it is published.
  * LOCKING: the library counts acknowledgements in a thread of its own; the main thread
@@ -23,7 +25,8 @@
 
 #include "produce.h"
 
-#define PENDING	4000
+#define PENDING		4000
+#define PER_BATCH	1000
 
 static void
 check(const char *what, natsStatus s)
@@ -62,29 +65,70 @@ make_message(const char *subject, long n)
 	return msg;
 }
 
+static void
+publish_each(natsConnection *nc, const char *subject)
+{
+	jsOptions	options;
+	jsCtx	   *js = NULL;
+
+	check("jsOptions_Init", jsOptions_Init(&options));
+	options.PublishAsync.MaxPending = PENDING;
+	options.PublishAsync.AckHandler = on_answer;
+	options.PublishAsync.StallWait = 60000; /* ms */
+	check("JetStream", natsConnection_JetStream(&js, nc, &options));
+	produce_begin();
+	for (long n = 0; n < events; n++)
+	{
+		natsMsg    *msg = make_message(subject, n);
+
+		check("js_PublishMsgAsync", js_PublishMsgAsync(js, &msg, NULL));
+	}
+	check("js_PublishAsyncComplete", js_PublishAsyncComplete(js, NULL));
+}
+
+static void
+publish_batches(natsConnection *nc, const char *subject)
+{
+	produce_begin();
+	for (long n = 0; n < events; n++)
+	{
+		natsMsg    *msg = make_message(subject, n);
+		natsMsg    *reply = NULL;
+		char		batch[24];
+		char		number[24];
+
+		snprintf(batch, sizeof(batch), "%ld", n / PER_BATCH);
+		snprintf(number, sizeof(number), "%ld", n % PER_BATCH + 1);
+		check("header", natsMsgHeader_Set(msg, "Nats-Batch-Id", batch));
+		check("header", natsMsgHeader_Set(msg, "Nats-Batch-Sequence", number));
+		if (n % PER_BATCH < PER_BATCH - 1 && n < events - 1)
+			check("publish", natsConnection_PublishMsg(nc, msg));
+		else
+		{
+			check("header", natsMsgHeader_Set(msg, "Nats-Batch-Commit", "1"));
+			check("commit", natsConnection_RequestMsg(&reply, nc, msg, 60000));
+			if (strstr(natsMsg_GetData(reply), "\"error\"") != NULL)
+				die("commit", natsMsg_GetData(reply));
+			natsMsg_Destroy(reply);
+			produce_answered(n % PER_BATCH + 1);
+		}
+		natsMsg_Destroy(msg);
+	}
+}
+
 int
 main(int argc, char **argv)
 {
 	int			port = produce_arguments(argc, argv);
 	natsConnection *nc = NULL;
-	jsOptions	options;
-	jsCtx	   *js = NULL;
 	char		url[256];
 
 	snprintf(url, sizeof(url), "nats://%s:%d", argv[1], port);
 	check(url, natsConnection_ConnectTo(&nc, url));
-	check("jsOptions_Init", jsOptions_Init(&options));
-	options.PublishAsync.MaxPending = PENDING;
-	options.PublishAsync.AckHandler = on_answer;
-	check("JetStream", natsConnection_JetStream(&js, nc, &options));
-	produce_begin();
-	for (long n = 0; n < events; n++)
-	{
-		natsMsg    *msg = make_message(argv[2], n);
-
-		check("js_PublishMsgAsync", js_PublishMsgAsync(js, &msg, NULL));
-	}
-	check("js_PublishAsyncComplete", js_PublishAsyncComplete(js, NULL));
+	if (argc == 6 && strcmp(argv[5], "atomic") == 0)
+		publish_batches(nc, argv[2]);
+	else
+		publish_each(nc, argv[2]);
 	if (answered != events)
 		die(argv[2], "the server did not acknowledge all events");
 	produce_report();

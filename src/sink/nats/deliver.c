@@ -257,40 +257,12 @@ deliver_once(NSink *p, IdemBatch *b)
 	return true;
 }
 
-/* Send the event's message; its answer goes to the inbox, with the event's number. */
+/* Send the event's message, whose answer goes to the inbox. */
 static natsStatus
-send_event(NSink *p, IdemBatchEvent *e, const char *inbox)
+send_event(NSink *p, IdemBatchEvent *e)
 {
-	natsMsg    *msg = e->target->msg;
-	IdemSinkEvent view = idem_batch_view(e);
-	const char **keys = NULL;
-	natsMsg    *sent = NULL;
-	int			n = 0;
-	char		reply[NSINK_MAX_SUBJECT];
-	natsStatus	s;
+	natsStatus	s = natsConnection_PublishMsg(p->nc, e->target->msg);
 
-	snprintf(reply, sizeof(reply), "%s.%u", inbox, e->index);
-	s = natsMsg_Create(&sent, natsMsg_GetSubject(msg), reply, natsMsg_GetData(msg), natsMsg_GetDataLength(msg));
-	if (s == NATS_OK)
-		s = natsMsgHeader_Keys(msg, &keys, &n);
-	for (int i = 0; i < n && s == NATS_OK; i++)
-	{
-		const char **values = NULL;
-		int			count = 0;
-
-		s = natsMsgHeader_Values(msg, keys[i], &values, &count);
-		for (int v = 0; v < count && s == NATS_OK; v++)
-			s = natsMsgHeader_Add(sent, keys[i], values[v]);
-		free((void *) values);
-	}
-	free((void *) keys);
-	if (s == NATS_OK)
-		s = natsMsgHeader_Set(sent, "Nats-Msg-Id", view.id);
-	if (s == NATS_OK)
-		s = natsMsgHeader_Set(sent, "Nats-Expected-Stream", p->config.stream);
-	if (s == NATS_OK)
-		s = natsConnection_PublishMsg(p->nc, sent);
-	natsMsg_Destroy(sent);
 	if (s == NATS_OK)
 	{
 		e->sent = true;
@@ -301,7 +273,7 @@ send_event(NSink *p, IdemBatchEvent *e, const char *inbox)
 
 /* Send what may be in flight together.  False: the library's status in *s. */
 static bool
-send_wave(Delivery *d, const char *inbox, natsStatus *s)
+send_wave(Delivery *d, natsStatus *s)
 {
 	NSink	   *p = d->p;
 
@@ -324,7 +296,7 @@ send_wave(Delivery *d, const char *inbox, natsStatus *s)
 				continue;
 			idem_keys_add(&d->keys, e);
 		}
-		*s = send_event(p, e, inbox);
+		*s = send_event(p, e);
 		if (*s != NATS_OK)
 			return false;
 	}
@@ -407,27 +379,24 @@ publish_job(void *arg)
 {
 	Delivery   *d = arg;
 	NSink	   *p = d->p;
-	natsInbox  *inbox = NULL;
 	natsSubscription *sub = NULL;
 	char		subject[NSINK_MAX_SUBJECT];
-	natsStatus	s = natsInbox_Create(&inbox);
-	bool		more = s == NATS_OK;
+	natsStatus	s;
+	bool		more;
 	bool		ok = true;
 
-	snprintf(subject, sizeof(subject), "%s.*", more ? inbox : "");
-	if (more)
-		s = natsConnection_SubscribeSync(&sub, p->nc, subject);
+	snprintf(subject, sizeof(subject), "%s.*", p->inbox);
+	s = natsConnection_SubscribeSync(&sub, p->nc, subject);
 	more = s == NATS_OK;
 	while (ok && more)
 	{
-		if (!send_wave(d, inbox, &s))
+		if (!send_wave(d, &s))
 			break;
 		more = d->b->open > 0;
 		ok = await_answers(d, sub);
 		IDEM_SINK_FAULT_POINT(&p->sink, "nats-wave-answered");
 	}
 	natsSubscription_Destroy(sub);
-	natsInbox_Destroy(inbox);
 	idem_keys_free(&d->keys);
 	if (ok && s != NATS_OK)
 		ok = nsink_fail(p, s, "send messages");
@@ -439,10 +408,16 @@ static bool
 deliver_each(NSink *p, IdemBatch *b)
 {
 	Delivery	d = {.p = p, .b = b};
+	natsStatus	s = natsInbox_Create(&p->inbox);
+	bool		ok;
 
+	if (s != NATS_OK)
+		return nsink_fail(p, s, "make an inbox");
 	nsink_prepare_batch(p, b);
 	/* each wave has a timeout of its own, and each answer starts it anew */
-	if (!nsink_run(p, publish_job, &d, INT32_MAX))
+	ok = nsink_run(p, publish_job, &d, INT32_MAX);
+	natsInbox_Destroy(p->inbox);
+	if (!ok)
 		return false;
 	idem_intake_answer(&p->in, b);
 	nsink_free_messages(b);

@@ -201,10 +201,20 @@ add_fields(const NSink *p, natsMsg *msg, const IdemSinkEvent *e, size_t *size)
 	return s;
 }
 
-/* Make the message.  NULL: *problem. */
-static natsMsg *
-make_message(const NSink *p, const IdemSinkEvent *e, const char *subject, Problem *problem)
+/* At least once: a repeat within the stream's duplicate_window is dropped. */
+static natsStatus
+add_window(const NSink *p, natsMsg *msg, const IdemSinkEvent *e)
 {
+	natsStatus	s = natsMsgHeader_Set(msg, "Nats-Msg-Id", e->id);
+
+	return s == NATS_OK ? natsMsgHeader_Set(msg, "Nats-Expected-Stream", p->config.stream) : s;
+}
+
+/* Make the message of the event with this number in its batch.  NULL: *problem. */
+static natsMsg *
+make_message(const NSink *p, const IdemSinkEvent *e, uint32_t index, const char *subject, Problem *problem)
+{
+	char		reply[NSINK_MAX_SUBJECT];
 	IdemText	body = {NULL, 0, 0};
 	IdemProtoStr data = e->payload;
 	natsMsg    *msg = NULL;
@@ -220,13 +230,15 @@ make_message(const NSink *p, const IdemSinkEvent *e, const char *subject, Proble
 	}
 	if (p->stream.max_message >= 0 && (limit < 0 || p->stream.max_message < limit))
 		limit = p->stream.max_message;
-	ok = natsMsg_Create(&msg, subject, NULL, data.data, (int) data.len) == NATS_OK;
+	if (p->inbox != NULL)
+		snprintf(reply, sizeof(reply), "%s.%u", p->inbox, index);
+	ok = natsMsg_Create(&msg, subject, p->inbox != NULL ? reply : NULL, data.data, (int) data.len) == NATS_OK;
 	free(body.data);
 	if (!ok)
 		(void) refuse(problem, "54000", "event makes a message that the library does not take");
 	else if (!add_own(msg, e, &size, problem))
 		ok = false;
-	else if (add_fields(p, msg, e, &size) != NATS_OK)
+	else if (add_fields(p, msg, e, &size) != NATS_OK || (p->inbox != NULL && add_window(p, msg, e) != NATS_OK))
 		ok = refuse(problem, "22023", "event has a field that the library does not take as a header");
 	else if (size > MAX_HEADERS)
 		ok = refuse(problem, "54000", "event has headers of more than 64 kB");
@@ -252,7 +264,7 @@ prepare_event(NSink *p, IdemBatchEvent *e)
 	Problem		problem = {.outcome = IDEM_PROTO_IMPOSSIBLE};
 
 	if (make_subject(p, &view, &subject, &problem))
-		msg = make_message(p, &view, subject.data, &problem);
+		msg = make_message(p, &view, e->index, subject.data, &problem);
 	if (msg == NULL)
 	{
 		free(subject.data);

@@ -127,6 +127,7 @@ typedef struct NSink
 	IdemIntake	in;
 	natsConnection *nc;
 	NSinkStream stream;
+	natsInbox  *inbox;			/* of the batch under way; NULL: exactly once */
 
 	/* the position, see position.c */
 	uint64_t	epoch;			/* of this program */

@@ -23,11 +23,12 @@ use Bench::Server;
 my $size = 200;
 my @rates = (100, 1000);
 
-# Of an arm: name; program, for a producer; options of the sink, where TARGET and ADDRESS
+# Of an arm: name; program and mode, for a producer; options of the sink, where TARGET and ADDRESS
 # are filled in; target, how its name begins; address; extra, messages that are no events.
 my %arms = (
 	nats => [
 		{ name => 'producer', program => 'produce_nats', suffix => '.OrderCreated' },
+		{ name => 'producer_atomic', program => 'produce_nats', suffix => '.OrderCreated', mode => 'atomic' },
 		{ name => 'at_least_once', options => "stream 'TARGET', subject 'TARGET.{event_type}', delivery 'at_least_once'" },
 		{ name => 'exactly_once',
 			options => "stream 'TARGET', subject 'TARGET.{event_type}', position_subject 'position.TARGET.{relay}'" } ],
@@ -102,7 +103,7 @@ sub run_producer
 	my $broker_cpu = $broker->cpu;
 
 	open(my $p, '-|', "$run->{dir}/$arm->{program}", $broker->{ $arm->{address} // 'address' }, $target . ($arm->{suffix} // ''),
-		$run->{broker_events}, Bench::Section::Kafka::payload($size)) or die "$arm->{program}: $!\n";
+		$run->{broker_events}, Bench::Section::Kafka::payload($size), $arm->{mode} // ()) or die "$arm->{program}: $!\n";
 	my $line = <$p> // '';
 	close($p) or die "$arm->{program} failed\n";
 	my ($rate, $cpu) = split ' ', $line;
