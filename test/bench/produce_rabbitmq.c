@@ -73,7 +73,7 @@ send_event(amqp_connection_state_t conn, const char *routing_key, long n)
 	char		id[PRODUCE_ID];
 	char		key[24];
 	amqp_table_entry_t headers[] = {
-		{.key = amqp_cstring_bytes("aggregate_type"), .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = amqp_cstring_bytes("order")}},
+		{.key = amqp_cstring_bytes("aggregate_type"), .value = {.kind = AMQP_FIELD_KIND_UTF8,.value.bytes = amqp_cstring_bytes("order")}},
 		{.key = amqp_cstring_bytes("aggregate_id"), .value = {.kind = AMQP_FIELD_KIND_UTF8}}
 	};
 	amqp_basic_properties_t properties = {

@@ -39,7 +39,7 @@ append(redisContext *c, const char *stream, long n)
 	snprintf(key, sizeof(key), "%ld", n % PRODUCE_KEYS);
 	{
 		const char *all[] = {"XADD", stream, "*", "event_id", id, "aggregate_type", "order", "aggregate_id", key,
-			"event_type", "OrderCreated", "enqueued_at", "2026-11-29T12:00:00.000000Z", "payload", payload};
+		"event_type", "OrderCreated", "enqueued_at", "2026-11-29T12:00:00.000000Z", "payload", payload};
 
 		for (; count < 3 + 2 * FIELDS; count++)
 		{

@@ -91,6 +91,12 @@ extern char *idem_sink_option(const IdemProtoHello *hello, const char *name,
 extern long idem_sink_option_int(const IdemProtoHello *hello, const char *name,
 								 long dflt);
 
+/* Is the option set, and to this value? */
+extern bool idem_sink_option_is(const IdemProtoHello *hello, const char *name, const char *value);
+
+/* Is the switch, which is off by default, on? */
+extern bool idem_sink_option_on(const IdemProtoHello *hello, const char *name);
+
 /*
  * Open a file that an option names.  The program ends with FAILED, outcome
  * rejected, if it cannot be opened or is no regular file.

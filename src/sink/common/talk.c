@@ -300,6 +300,26 @@ idem_sink_option_int(const IdemProtoHello *hello, const char *name, long dflt)
 	return value;
 }
 
+bool
+idem_sink_option_is(const IdemProtoHello *hello, const char *name, const char *value)
+{
+	char	   *text = idem_sink_option(hello, name, NULL);
+	bool		is = text != NULL && strcmp(text, value) == 0;
+
+	free(text);
+	return is;
+}
+
+bool
+idem_sink_option_on(const IdemProtoHello *hello, const char *name)
+{
+	char	   *text = idem_sink_option(hello, name, "off");
+	bool		on = idem_sink_option_bool(text);
+
+	free(text);
+	return on;
+}
+
 void
 idem_sink_ready(IdemSink *s, IdemProtoReady *ready)
 {

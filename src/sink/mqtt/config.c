@@ -35,98 +35,18 @@ wrong(MSink *p, const char *option, const char *problem)
 	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s", option, problem);
 }
 
-/* Does the option have this value? */
-static bool
-is_set_to(const IdemProtoHello *hello, const char *option, const char *value)
-{
-	char	   *text = idem_sink_option(hello, option, "");
-	bool		same = strcmp(text, value) == 0;
-
-	free(text);
-	return same;
-}
-
-/* The value of a switch. */
-static bool
-is_on(const IdemProtoHello *hello, const char *option)
-{
-	char	   *text = idem_sink_option(hello, option, "off");
-	bool		on = idem_sink_option_bool(text);
-
-	free(text);
-	return on;
-}
-
-bool
-msink_read_server(MSinkServer *server, const char *text, size_t len, int port)
-{
-	const char *end = text + len;
-	bool		bracket = len > 0 && *text == '[';
-	const char *host = text + bracket;
-	const char *host_end = memchr(text, bracket ? ']' : ':', len);
-	const char *rest;
-	long		number = 0;
-
-	if (host_end == NULL && bracket)
-		return false;
-	if (host_end == NULL)
-		host_end = end;
-	rest = host_end + bracket;
-	if (host_end == host || (size_t) (host_end - host) >= sizeof(server->host) || memchr(host, '/', (size_t) (end - host)) != NULL ||
-		memchr(host, '@', (size_t) (end - host)) != NULL)
-		return false;
-	memcpy(server->host, host, (size_t) (host_end - host));
-	server->host[host_end - host] = '\0';
-	server->port = port;
-	if (rest == end)
-		return true;
-	if (*rest++ != ':' || rest == end)
-		return false;
-	for (; rest < end; rest++)
-	{
-		if (*rest < '0' || *rest > '9' || number > 65535)
-			return false;
-		number = number * 10 + (*rest - '0');
-	}
-	server->port = (int) number;
-	return number > 0 && number <= 65535;
-}
-
-/* Take the option "servers" apart.  False: p->failure. */
-static bool
-read_servers(MSink *p, const IdemProtoHello *hello)
-{
-	MSinkConfig *c = &p->config;
-	char	   *text = idem_sink_option(hello, "servers", "");
-	char	   *rest = NULL;
-
-	for (char *word = strtok_r(text, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest))
-		if (c->n_servers == MSINK_MAX_SERVERS ||
-			!msink_read_server(&c->servers[c->n_servers++], word, strlen(word), c->tls ? PORT_TLS : PORT))
-			return wrong(p, "servers", "must be host:port, up to 16 of them separated by commas, without scheme and login");
-	free(text);
-	return c->n_servers > 0 || wrong(p, "servers", "must name a server");
-}
-
 /* Read login and certificates.  False: p->failure. */
 static bool
 read_login(MSink *p, const IdemProtoHello *hello)
 {
 	MSinkConfig *c = &p->config;
-	char	   *file = idem_sink_option(hello, "secret_file", NULL);
 
-	c->user = idem_sink_option(hello, "user", NULL);
-	c->password = idem_sink_option(hello, "password", NULL);
+	if (!idem_login_read(&p->sink, hello, &c->user, &c->password, &p->failure))
+		return false;
 	c->sslrootcert = idem_sink_option(hello, "sslrootcert", NULL);
 	c->sslcert = idem_sink_option(hello, "sslcert", NULL);
 	c->sslkey = idem_sink_option(hello, "sslkey", NULL);
 	c->sslpassword = idem_sink_option(hello, "sslpassword", NULL);
-	if (file != NULL && c->password != NULL)
-		return wrong(p, "secret_file", "and \"password\" exclude each other");
-	if (file != NULL)
-		c->password = idem_sink_read_secret(&p->sink, file);
-	free(file);
-	idem_sink_keep_secret(c->password);
 	idem_sink_keep_secret(c->sslpassword);
 	if ((c->user != NULL) != (c->password != NULL))
 		return wrong(p, "user", "needs \"password\" or \"secret_file\", and the other way round");
@@ -180,19 +100,20 @@ msink_configure(MSink *p, const IdemProtoHello *hello)
 
 	c->relay = idem_sink_strdup(hello->relay.data, hello->relay.len);
 	c->topic = idem_sink_option(hello, "topic", IDEM_SINK_MQTT_TOPIC);
-	c->qos = is_set_to(hello, "qos", "2") ? 2 : 1;
-	c->retain = is_on(hello, "retain");
+	c->qos = idem_sink_option_is(hello, "qos", "2") ? 2 : 1;
+	c->retain = idem_sink_option_on(hello, "retain");
 	c->expiry = (uint32_t) idem_sink_option_int(hello, "message_expiry", 0);
-	c->format = is_set_to(hello, "format", "cloudevents_binary") ? MSINK_CE_BINARY :
-		is_set_to(hello, "format", "cloudevents_structured") ? MSINK_CE_STRUCTURED : MSINK_PLAIN;
+	c->format = idem_sink_option_is(hello, "format", "cloudevents_binary") ? MSINK_CE_BINARY :
+		idem_sink_option_is(hello, "format", "cloudevents_structured") ? MSINK_CE_STRUCTURED : MSINK_PLAIN;
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->keepalive = (int) idem_sink_option_int(hello, "keepalive", 60);
 	c->in_flight = idem_sink_option_int(hello, "in_flight", atol(IDEM_SINK_MQTT_IN_FLIGHT));
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
-	c->tls = is_on(hello, "tls");
+	c->tls = idem_sink_option_on(hello, "tls");
 	if (strchr(c->topic, '{') == NULL && !msink_is_topic(c->topic, strlen(c->topic)))
 		return wrong(p, "topic", "must be a topic: without + and #, and not one that begins with $");
-	if (!read_servers(p, hello) || !read_client_id(p, hello) || !read_login(p, hello))
+	c->n_servers = idem_servers_read(hello, c->servers, c->tls ? PORT_TLS : PORT, &p->failure);
+	if (c->n_servers == 0 || !read_client_id(p, hello) || !read_login(p, hello))
 		return false;
 	check_files(p);
 	return true;

@@ -305,7 +305,7 @@ make_client(MSink *p, const char *client_id)
 static struct
 {
 	MSink	   *p;
-	const MSinkServer *server;
+	const IdemServer *server;
 	int			rc;
 	int			error;
 }			work;
@@ -355,7 +355,7 @@ msink_pump(MSink *p, int timeout, bool until_input)
 
 /* Connect to a server, and wait for its answer.  False: p->failure. */
 static bool
-connect_to(MSink *p, const MSinkServer *server, const char *client_id, int64_t deadline)
+connect_to(MSink *p, const IdemServer *server, const char *client_id, int64_t deadline)
 {
 	int64_t		left = deadline - idem_sink_clock();
 

@@ -32,6 +32,7 @@
 #include "sink/common/event.h"
 #include "sink/common/json.h"
 #include "sink/common/program.h"
+#include "sink/common/server.h"
 
 /* The oldest libmosquitto that the sink works with; checked at build and start. */
 #define MSINK_LEAST_VERSION			2000011
@@ -44,7 +45,6 @@
 #define MSINK_MAX_BATCH_EVENTS	1000
 #define MSINK_MAX_BATCH_BYTES	(4 * 1024 * 1024)
 #define MSINK_CREDIT_BATCHES	8
-#define MSINK_MAX_SERVERS		16
 #define MSINK_MAX_STRING		65535	/* bytes of a string of MQTT */
 #define MSINK_MAX_REMAINING		268435455	/* bytes of a packet behind its
 											 * first field */
@@ -61,16 +61,10 @@ typedef enum MSinkFormat
 	MSINK_CE_STRUCTURED
 } MSinkFormat;
 
-typedef struct MSinkServer
-{
-	char		host[256];
-	int			port;
-} MSinkServer;
-
 typedef struct MSinkConfig
 {
 	char	   *relay;
-	MSinkServer servers[MSINK_MAX_SERVERS];
+	IdemServer	servers[IDEM_MAX_SERVERS];
 	int			n_servers;
 	char	   *topic;			/* template */
 	int			qos;
@@ -258,8 +252,5 @@ extern IdemProtoOutcome msink_outcome(int code, const char **sqlstate, const cha
 
 /* Turn the options into p->config.  False: p->failure. */
 extern bool msink_configure(MSink *p, const IdemProtoHello *hello);
-
-/* Take "host:port" apart; false: it is none. */
-extern bool msink_read_server(MSinkServer *server, const char *text, size_t len, int port);
 
 #endif							/* IDEM_SINK_MQTT_H */

@@ -33,17 +33,6 @@ wrong(NSink *p, const char *option, const char *problem)
 	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s", option, problem);
 }
 
-/* Does the option have this value? */
-static bool
-is_set_to(const IdemProtoHello *hello, const char *option, const char *value)
-{
-	char	   *text = idem_sink_option(hello, option, "");
-	bool		same = strcmp(text, value) == 0;
-
-	free(text);
-	return same;
-}
-
 /* Make URLs of "host:port,host:port".  A login in them could be read by everybody. */
 static bool
 read_servers(NSink *p, const IdemProtoHello *hello)
@@ -149,21 +138,19 @@ bool
 nsink_configure(NSink *p, const IdemProtoHello *hello)
 {
 	NSinkConfig *c = &p->config;
-	char	   *tls = idem_sink_option(hello, "tls", "off");
 
 	c->relay = idem_sink_strdup(hello->relay.data, hello->relay.len);
 	c->incarnation = idem_sink_strdup(hello->incarnation.data, hello->incarnation.len);
-	c->exactly_once = (hello->flags & IDEM_PROTO_WANT_POSITION) && !is_set_to(hello, "delivery", "at_least_once");
+	c->exactly_once = (hello->flags & IDEM_PROTO_WANT_POSITION) && !idem_sink_option_is(hello, "delivery", "at_least_once");
 	c->stream = idem_sink_option(hello, "stream", "");
 	c->subject = idem_sink_option(hello, "subject", IDEM_SINK_NATS_SUBJECT);
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
-	c->format = is_set_to(hello, "format", "cloudevents_binary") ? NSINK_CE_BINARY :
-		is_set_to(hello, "format", "cloudevents_structured") ? NSINK_CE_STRUCTURED : NSINK_PLAIN;
+	c->format = idem_sink_option_is(hello, "format", "cloudevents_binary") ? NSINK_CE_BINARY :
+		idem_sink_option_is(hello, "format", "cloudevents_structured") ? NSINK_CE_STRUCTURED : NSINK_PLAIN;
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
-	c->tls = idem_sink_option_bool(tls);
+	c->tls = idem_sink_option_on(hello, "tls");
 	c->tls_host = idem_sink_option(hello, "tls_host", NULL);
 	c->rootcert = idem_sink_option(hello, "sslrootcert", NULL);
-	free(tls);
 	if (strchr(c->stream, '.') != NULL || !nsink_is_subject(c->stream, strlen(c->stream)))
 		return wrong(p, "stream", "must be the name of a stream");
 	if (strchr(c->subject, '{') == NULL && !nsink_is_subject(c->subject, strlen(c->subject)))

@@ -32,83 +32,6 @@ wrong(BSink *p, const char *option, const char *problem)
 	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024", "option \"%s\" %s", option, problem);
 }
 
-/* Read "host", "host:port" or "[host]:port".  False: it is no address. */
-static bool
-read_address(BSinkAddress *address, const char *text, size_t len)
-{
-	const char *end = text + len;
-	const char *host = text;
-	const char *host_end;
-	long		port = 0;
-
-	if (len > 0 && *text == '[')
-	{
-		host++;
-		host_end = memchr(text, ']', len);
-		if (host_end == NULL)
-			return false;
-		text = host_end + 1;
-	}
-	else
-	{
-		host_end = memchr(text, ':', len);
-		if (host_end == NULL)
-			host_end = end;
-		/* an IPv6 address without brackets: what is the port? */
-		else if (memchr(host_end + 1, ':', (size_t) (end - host_end) - 1) != NULL)
-			return false;
-		text = host_end;
-	}
-	if (host_end == host || (size_t) (host_end - host) >= sizeof(address->host) ||
-		memchr(host, '/', (size_t) (host_end - host)) != NULL || memchr(host, '@', (size_t) (host_end - host)) != NULL)
-		return false;
-	memcpy(address->host, host, (size_t) (host_end - host));
-	address->host[host_end - host] = '\0';
-	address->port = 0;
-	if (text == end)
-		return true;
-	if (*text++ != ':' || text == end)
-		return false;
-	for (; text < end; text++)
-	{
-		if (*text < '0' || *text > '9' || port > 65535)
-			return false;
-		port = port * 10 + (*text - '0');
-	}
-	address->port = (int) port;
-	return port > 0 && port <= 65535;
-}
-
-/* Take the option "servers" apart.  False: p->failure */
-static bool
-read_servers(BSink *p, const IdemProtoHello *hello)
-{
-	BSinkConfig *c = &p->config;
-	char	   *text = idem_sink_option(hello, "servers", NULL);
-
-	if (text == NULL)
-		return wrong(p, "servers", "is required");
-	for (const char *s = text;;)
-	{
-		size_t		len;
-
-		s += strspn(s, " ");
-		len = strcspn(s, ", ");
-		if (c->n_servers == BSINK_MAX_ADDRESSES || !read_address(&c->servers[c->n_servers], s, len))
-			return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "HV024",
-								  "option \"servers\" must be host:port, up to %d of them separated by commas, without scheme and login",
-								  BSINK_MAX_ADDRESSES);
-		c->n_servers++;
-		s += len;
-		s += strspn(s, " ");
-		if (*s == '\0')
-			break;
-		s += *s == ',';
-	}
-	free(text);
-	return true;
-}
-
 /* Read the names of what the server has.  False: p->failure */
 static bool
 read_names(BSink *p, const IdemProtoHello *hello)
@@ -137,12 +60,11 @@ read_names(BSink *p, const IdemProtoHello *hello)
 	return true;
 }
 
-/* Does the option have this value?  NULL: is it set? */
 static bool
-is_set(const IdemProtoHello *hello, const char *option, const char *value)
+is_set(const IdemProtoHello *hello, const char *option)
 {
 	char	   *text = idem_sink_option(hello, option, NULL);
-	bool		is = text != NULL && (value == NULL || strcmp(text, value) == 0);
+	bool		is = text != NULL;
 
 	free(text);
 	return is;
@@ -155,13 +77,13 @@ read_stream(BSink *p, const IdemProtoHello *hello)
 	BSinkConfig *c = &p->config;
 
 	c->stream = idem_sink_option(hello, "stream", NULL);
-	c->exactly_once = c->stream != NULL && !is_set(hello, "delivery", "at_least_once");
+	c->exactly_once = c->stream != NULL && !idem_sink_option_is(hello, "delivery", "at_least_once");
 	c->max_event_bytes = (uint64_t) idem_sink_option_int(hello, "max_event_bytes", 0);
-	if (c->stream == NULL && is_set(hello, "delivery", "exactly_once"))
+	if (c->stream == NULL && idem_sink_option_is(hello, "delivery", "exactly_once"))
 		return wrong(p, "delivery", "can be \"exactly_once\" with the option \"stream\" only");
 	if (c->stream == NULL && c->max_event_bytes > 0)
 		return wrong(p, "max_event_bytes", "needs the option \"stream\"");
-	if (c->stream != NULL && (is_set(hello, "exchange", NULL) || is_set(hello, "routing_key", NULL)))
+	if (c->stream != NULL && (is_set(hello, "exchange") || is_set(hello, "routing_key")))
 		return wrong(p, "stream", "and \"exchange\" or \"routing_key\" exclude each other");
 	if (c->exactly_once && !(hello->flags & IDEM_PROTO_WANT_POSITION))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
@@ -174,7 +96,6 @@ static bool
 read_tls(BSink *p, const IdemProtoHello *hello)
 {
 	BSinkConfig *c = &p->config;
-	char	   *tls = idem_sink_option(hello, "tls", "off");
 	const struct
 	{
 		const char *option;
@@ -183,8 +104,7 @@ read_tls(BSink *p, const IdemProtoHello *hello)
 		{"sslrootcert", &c->sslrootcert}, {"sslcert", &c->sslcert}, {"sslkey", &c->sslkey}
 	};
 
-	c->tls = idem_sink_option_bool(tls);
-	free(tls);
+	c->tls = idem_sink_option_on(hello, "tls");
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
 	{
 		*files[i].path = idem_sink_option(hello, files[i].option, NULL);
@@ -207,16 +127,9 @@ static bool
 read_login(BSink *p, const IdemProtoHello *hello)
 {
 	BSinkConfig *c = &p->config;
-	char	   *file = idem_sink_option(hello, "secret_file", NULL);
 
-	c->user = idem_sink_option(hello, "user", NULL);
-	c->password = idem_sink_option(hello, "password", NULL);
-	if (c->password != NULL && file != NULL)
-		return wrong(p, "secret_file", "and \"password\" exclude each other");
-	if (file != NULL)
-		c->password = idem_sink_read_secret(&p->sink, file);
-	free(file);
-	idem_sink_keep_secret(c->password);
+	if (!idem_login_read(&p->sink, hello, &c->user, &c->password, &p->failure))
+		return false;
 	if (c->user == NULL || c->password == NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "28000",
 							  "the user mapping of the relay's owner must have \"user\", and \"password\" or \"secret_file\"");
@@ -227,15 +140,14 @@ bool
 bsink_configure(BSink *p, const IdemProtoHello *hello)
 {
 	BSinkConfig *c = &p->config;
-	char	   *format = idem_sink_option(hello, "format", "plain");
 
 	c->relay = idem_sink_strdup(hello->relay.data, hello->relay.len);
 	c->incarnation = idem_sink_strdup(hello->incarnation.data, hello->incarnation.len);
-	c->format = strcmp(format, "cloudevents_binary") == 0 ? BSINK_CE_BINARY :
-		strcmp(format, "cloudevents_structured") == 0 ? BSINK_CE_STRUCTURED : BSINK_PLAIN;
-	free(format);
+	c->format = idem_sink_option_is(hello, "format", "cloudevents_binary") ? BSINK_CE_BINARY :
+		idem_sink_option_is(hello, "format", "cloudevents_structured") ? BSINK_CE_STRUCTURED : BSINK_PLAIN;
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->heartbeat = (int) idem_sink_option_int(hello, "heartbeat", 30);
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
-	return read_servers(p, hello) && read_names(p, hello) && read_stream(p, hello) && read_tls(p, hello) && read_login(p, hello);
+	c->n_servers = idem_servers_read(hello, c->servers, 0, &p->failure);
+	return c->n_servers > 0 && read_names(p, hello) && read_stream(p, hello) && read_tls(p, hello) && read_login(p, hello);
 }

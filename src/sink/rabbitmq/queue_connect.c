@@ -149,7 +149,7 @@ set_tls(BSink *p, BQueue *q)
 
 /* Open a connection to the address.  False: p->failure */
 static bool
-open_socket(BSink *p, BQueue *q, const BSinkAddress *address, int64_t deadline)
+open_socket(BSink *p, BQueue *q, const IdemServer *address, int64_t deadline)
 {
 	struct timeval left = milliseconds(deadline - idem_sink_clock());
 	int			port = address->port != 0 ? address->port : p->config.tls ? PORT_TLS : PORT;

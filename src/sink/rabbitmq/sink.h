@@ -31,8 +31,8 @@
 #include "sink/common/event.h"
 #include "sink/common/json.h"
 #include "sink/common/program.h"
+#include "sink/common/server.h"
 
-#define BSINK_MAX_ADDRESSES	16
 #define BSINK_START_TIME	20000	/* ms for everything at start; the worker
 									 * waits idempotency.sink_timeout for
 									 * READY */
@@ -45,17 +45,11 @@ typedef enum BSinkFormat
 	BSINK_CE_STRUCTURED
 } BSinkFormat;
 
-typedef struct BSinkAddress
-{
-	char		host[256];
-	int			port;			/* 0: the mode's usual one */
-} BSinkAddress;
-
 typedef struct BSinkConfig
 {
 	char	   *relay;
 	char	   *incarnation;
-	BSinkAddress servers[BSINK_MAX_ADDRESSES];
+	IdemServer	servers[IDEM_MAX_SERVERS];	/* port 0: the mode's usual one */
 	int			n_servers;
 	char	   *vhost;
 	char	   *exchange;		/* template */

@@ -142,7 +142,7 @@ typedef struct BStream
 	/* the connection */
 	int			fd;				/* -1: none */
 	void	   *tls;			/* what stream_tls.c keeps of the connection */
-	BSinkAddress peer;
+	IdemServer	peer;
 	IdemText	in;				/* bytes that have come */
 	size_t		in_used;		/* of them, taken */
 	IdemText	out;			/* the frame that is being written */

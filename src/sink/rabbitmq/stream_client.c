@@ -355,7 +355,7 @@ connect_address(BStream *s, const struct addrinfo *ai, int64_t deadline)
 
 /* Connect to the host.  False: p->failure */
 static bool
-connect_host(BSink *p, BStream *s, const BSinkAddress *address, int64_t deadline)
+connect_host(BSink *p, BStream *s, const IdemServer *address, int64_t deadline)
 {
 	struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
 	struct addrinfo *list = NULL;
@@ -449,7 +449,7 @@ tune(BSink *p, BStream *s, int64_t deadline)
 
 /* Open the virtual host.  *self: the address by which the server is known.  False: p->failure */
 static bool
-open_vhost(BSink *p, BStream *s, BSinkAddress *self, int64_t deadline)
+open_vhost(BSink *p, BStream *s, IdemServer *self, int64_t deadline)
 {
 	BStreamFrame f;
 
@@ -477,7 +477,7 @@ open_vhost(BSink *p, BStream *s, BSinkAddress *self, int64_t deadline)
 
 /* The address of the stream's leader.  False: p->failure */
 static bool
-find_leader(BSink *p, BStream *s, BSinkAddress *leader, int64_t deadline)
+find_leader(BSink *p, BStream *s, IdemServer *leader, int64_t deadline)
 {
 	BStreamFrame f;
 	BStreamCursor brokers;
@@ -523,7 +523,7 @@ find_leader(BSink *p, BStream *s, BSinkAddress *leader, int64_t deadline)
 
 /* Connect to this server.  *self: as open_vhost has it.  False: p->failure */
 static bool
-connect_server(BSink *p, BStream *s, const BSinkAddress *address, BSinkAddress *self, int64_t deadline)
+connect_server(BSink *p, BStream *s, const IdemServer *address, IdemServer *self, int64_t deadline)
 {
 	return connect_host(p, s, address, deadline) && log_in(p, s, deadline) && tune(p, s, deadline) && open_vhost(p, s, self, deadline);
 }
@@ -533,9 +533,9 @@ connect_server(BSink *p, BStream *s, const BSinkAddress *address, BSinkAddress *
  * example, the first server passes on what it gets.  False: p->failure
  */
 static bool
-go_to_leader(BSink *p, BStream *s, const BSinkAddress *first, BSinkAddress *self, int64_t deadline)
+go_to_leader(BSink *p, BStream *s, const IdemServer *first, IdemServer *self, int64_t deadline)
 {
-	BSinkAddress leader;
+	IdemServer	leader;
 
 	if (!find_leader(p, s, &leader, deadline))
 		return false;
@@ -571,8 +571,8 @@ bstream_connect(BSink *p, BStream *s)
 
 	for (int i = 0; i < p->config.n_servers; i++)
 	{
-		const BSinkAddress *address = &p->config.servers[i];
-		BSinkAddress self;
+		const IdemServer *address = &p->config.servers[i];
+		IdemServer	self;
 
 		/* the next server may do what this one could not */
 		p->failure.outcome = 0;

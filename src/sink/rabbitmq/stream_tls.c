@@ -17,67 +17,20 @@
  *
  *-------------------------------------------------------------------------
  */
-#include <arpa/inet.h>
 #include <errno.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 
+#include "sink/common/tls.h"
 #include "sink/rabbitmq/stream.h"
 
 /* Note what failed; false. */
 static bool
 tls_fail(BSink *p, IdemProtoOutcome outcome, const char *doing)
 {
-	unsigned long code = ERR_get_error();
-	const char *reason = code != 0 ? ERR_reason_error_string(code) : NULL;
+	const char *reason = idem_tls_reason();
 
-	ERR_clear_error();
 	return idem_sink_fail(&p->failure, outcome, "08006", "TLS: could not %s%s%s", doing, reason ? ": " : "", reason ? reason : "");
-}
-
-/* The password of the key: of the option, and never asked for at a terminal. */
-static int
-give_password(char *buf, int size, int writing, void *arg)
-{
-	const char *password = arg;
-
-	(void) writing;
-	if (password == NULL || strlen(password) >= (size_t) size)
-		return -1;
-	strcpy(buf, password);
-	return (int) strlen(password);
-}
-
-/* Load what the options name.  False: p->failure */
-static bool
-load_files(BSink *p, SSL_CTX *ctx)
-{
-	const BSinkConfig *c = &p->config;
-
-	SSL_CTX_set_default_passwd_cb(ctx, give_password);
-	SSL_CTX_set_default_passwd_cb_userdata(ctx, c->sslpassword);
-	if (c->sslrootcert != NULL ? SSL_CTX_load_verify_locations(ctx, c->sslrootcert, NULL) != 1 :
-		SSL_CTX_set_default_verify_paths(ctx) != 1)
-		return tls_fail(p, IDEM_PROTO_REJECTED, "read the certificates of the option \"sslrootcert\"");
-	if (c->sslcert != NULL && SSL_CTX_use_certificate_chain_file(ctx, c->sslcert) != 1)
-		return tls_fail(p, IDEM_PROTO_REJECTED, "read the file of the option \"sslcert\"");
-	if (c->sslkey != NULL && SSL_CTX_use_PrivateKey_file(ctx, c->sslkey, SSL_FILETYPE_PEM) != 1)
-		return tls_fail(p, IDEM_PROTO_REJECTED, "read the file of the option \"sslkey\"");
-	return true;
-}
-
-/* Let OpenSSL compare the host, a name or an address. */
-static bool
-expect_host(SSL *ssl, const char *host)
-{
-	unsigned char address[16];
-
-	if (inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1)
-		return X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host) == 1;
-	return SSL_set_tlsext_host_name(ssl, host) == 1 && SSL_set1_host(ssl, host) == 1;
 }
 
 /* What a call that has to wait waits for; 0: it has failed. */
@@ -98,20 +51,15 @@ waits_for(SSL *ssl, int rc)
 bool
 bstream_start_tls(BSink *p, BStream *s, int64_t deadline)
 {
-	SSL_CTX    *ctx = SSL_CTX_new(TLS_client_method());
-	SSL		   *ssl = NULL;
-	bool		ok = ctx != NULL && SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION) == 1;
+	const BSinkConfig *c = &p->config;
+	const IdemTlsFiles files = {c->sslrootcert, c->sslcert, c->sslkey, c->sslpassword};
+	SSL_CTX    *ctx = idem_tls_context();
+	const char *doing = ctx != NULL ? idem_tls_load(ctx, &files) : NULL;
+	SSL		   *ssl = ctx != NULL && doing == NULL ? idem_tls_session(ctx, s->peer.host) : NULL;
+	bool		ok = ssl != NULL && SSL_set_fd(ssl, s->fd) == 1;
 
 	if (!ok)
-		tls_fail(p, IDEM_PROTO_OUTAGE, "begin");
-	else if ((ok = load_files(p, ctx)))
-	{
-		SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
-		ssl = SSL_new(ctx);
-		ok = ssl != NULL && expect_host(ssl, s->peer.host) && SSL_set_fd(ssl, s->fd) == 1;
-		if (!ok)
-			tls_fail(p, IDEM_PROTO_OUTAGE, "begin");
-	}
+		tls_fail(p, doing != NULL ? IDEM_PROTO_REJECTED : IDEM_PROTO_OUTAGE, doing != NULL ? doing : "begin");
 	SSL_CTX_free(ctx);
 	s->tls = ssl;
 	while (ok)

@@ -41,7 +41,7 @@
 static struct
 {
 	RSink	   *p;
-	const RSinkAddress *address;
+	const IdemServer *address;
 	IdemText	head;
 	const IdemText *rest;
 	redisReply *reply;
@@ -129,7 +129,7 @@ rsink_disconnect(RSink *p)
 }
 
 bool
-rsink_connect(RSink *p, const RSinkAddress *address)
+rsink_connect(RSink *p, const IdemServer *address)
 {
 	rsink_disconnect(p);
 	p->peer = *address;

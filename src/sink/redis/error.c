@@ -111,7 +111,7 @@ rsink_copy_error(char *dst, size_t cap, const char *error)
 }
 
 bool
-rsink_moved_to(const RSink *p, const char *error, RSinkAddress *to)
+rsink_moved_to(const RSink *p, const char *error, IdemServer *to)
 {
 	const char *host;
 
@@ -124,9 +124,9 @@ rsink_moved_to(const RSink *p, const char *error, RSinkAddress *to)
 		char		text[300];
 
 		snprintf(text, sizeof(text), "[%s]%s", p->peer.host, host);
-		return rsink_read_address(to, text, strcspn(text, " \r\n"));
+		return idem_server_read(to, text, strcspn(text, " \r\n"), RSINK_PORT);
 	}
-	return rsink_read_address(to, host, strcspn(host, " \r\n"));
+	return idem_server_read(to, host, strcspn(host, " \r\n"), RSINK_PORT);
 }
 
 bool

@@ -30,6 +30,7 @@
 #include "sink/common/format.h"
 #include "sink/common/json.h"
 #include "sink/common/program.h"
+#include "sink/common/server.h"
 
 /* The oldest hiredis that the sink works with.  The linker keeps a program to it. */
 #if HIREDIS_MAJOR == 0 && HIREDIS_MINOR < 14
@@ -49,7 +50,7 @@
 #define RSINK_MAX_KEY			1000	/* bytes of the name of a key */
 #define RSINK_MAX_BATCH_EVENTS	1000	/* a script stops the whole server */
 #define RSINK_MAX_BATCH_BYTES	(2 * 1024 * 1024)
-#define RSINK_MAX_ADDRESSES		16
+#define RSINK_PORT				6379
 #define RSINK_SHA_TEXT			41	/* with its terminator */
 
 /* A stream that events of a batch go to. */
@@ -68,12 +69,6 @@ typedef struct RSinkPosition
 	IdemProtoPosition at;
 } RSinkPosition;
 
-typedef struct RSinkAddress
-{
-	char		host[256];
-	int			port;
-} RSinkAddress;
-
 typedef enum RSinkWaitAof
 {
 	RSINK_AOF_AUTO,
@@ -83,7 +78,7 @@ typedef enum RSinkWaitAof
 
 typedef struct RSinkConfig
 {
-	RSinkAddress servers[RSINK_MAX_ADDRESSES];
+	IdemServer	servers[IDEM_MAX_SERVERS];
 	int			n_servers;
 	long		database;
 	bool		exactly_once;
@@ -133,7 +128,7 @@ typedef struct RSink
 
 	redisContext *conn;			/* NULL: not connected */
 	void	   *tls;			/* what tls.c keeps of the connection */
-	RSinkAddress peer;			/* the server of the connection */
+	IdemServer	peer;			/* the server of the connection */
 	redisReply *reply;			/* of the last request; owned */
 	char		error[512];		/* the last error, as the server or the system
 								 * says it */
@@ -197,7 +192,7 @@ extern void rsink_add_entry(const RSink *p, RSinkRequest *r, const IdemBatchEven
 /* connect.c */
 
 /* Connect to an address.  False: p->error. */
-extern bool rsink_connect(RSink *p, const RSinkAddress *address);
+extern bool rsink_connect(RSink *p, const IdemServer *address);
 extern void rsink_disconnect(RSink *p);
 
 /*
@@ -245,7 +240,7 @@ extern bool rsink_fail_for_error(RSink *p, const char *doing, const char *error)
 extern void rsink_copy_error(char *dst, size_t cap, const char *error);
 
 /* The address in "MOVED slot host:port".  False: there is none. */
-extern bool rsink_moved_to(const RSink *p, const char *error, RSinkAddress *to);
+extern bool rsink_moved_to(const RSink *p, const char *error, IdemServer *to);
 
 /* Is the error that the server does not know the command? */
 extern bool rsink_is_unknown_command(const char *error);
@@ -254,8 +249,5 @@ extern bool rsink_is_unknown_command(const char *error);
 
 /* Turn the options into p->config.  False: p->failure. */
 extern bool rsink_configure(RSink *p, const IdemProtoHello *hello);
-
-/* Read "host", "host:port" or "[host]:port".  False: it is no address. */
-extern bool rsink_read_address(RSinkAddress *address, const char *text, size_t len);
 
 #endif							/* IDEM_SINK_REDIS_H */

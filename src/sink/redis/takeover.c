@@ -216,7 +216,7 @@ take(RSink *p, bool again)
 
 /* Try a server, and those that the cluster names instead. */
 static Trial
-try_server(RSink *p, RSinkAddress address, bool again)
+try_server(RSink *p, IdemServer address, bool again)
 {
 	Trial		trial = TRIAL_NEXT;
 
@@ -238,7 +238,7 @@ try_server(RSink *p, RSinkAddress address, bool again)
 bool
 rsink_take_over(RSink *p, bool again)
 {
-	RSinkAddress moved;
+	IdemServer	moved;
 	char		text[512];
 
 	p->aof = p->config.wait_aof != RSINK_AOF_OFF;

@@ -3,7 +3,7 @@ import itertools
 import os
 
 from mqtt.broker import TOP, Broker
-from sinklib import SECRET, LateWorker, codec, failed, until  # noqa: tests import some from here
+from sinklib import OUTCOMES, SECRET, LateWorker, codec, failed, until  # noqa: tests import some from here
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-mqtt")
 _shared = []
