@@ -178,6 +178,22 @@ sub thousands
 	return $n;
 }
 
+# The median of what has a {rate}, with the least and the greatest.
+sub rates
+{
+	my @r = map { $_->{rate} } @_;
+
+	return sprintf '%s (%s – %s)', map { thousands($_) } median(@r), min(@r), max(@r);
+}
+
+# Rate over rate, in each round; both lists are in the order of the rounds.
+sub ratios
+{
+	my ($over, $under) = @_;
+
+	return map { $over->[$_]{rate} / $under->[$_]{rate} } 0 .. min($#$over, $#$under);
+}
+
 # A number, without the sign of a zero.  What has no end has no stamp either.
 sub number
 {

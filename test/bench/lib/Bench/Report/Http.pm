@@ -8,6 +8,7 @@ use Bench::Report::Latency;
 
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
+*rates = \&Bench::Report::rates;
 
 my @arms = (
 	[ 'generator', 'a plain load generator' ],
@@ -31,7 +32,7 @@ sub ratios
 	my @over = rounds($section, $over);
 	my @under = rounds($section, $under);
 
-	return map { $over[$_]{rate} / $under[$_]{rate} } 0 .. min($#over, $#under);
+	return Bench::Report::ratios(\@over, \@under);
 }
 
 sub targets
@@ -54,22 +55,9 @@ sub latency_row
 {
 	my ($section, $load, $since, $title) = @_;
 	my @which = (@$load{qw(who rate)}, $since);
-	my $counted = sum(0, map { $_->[1] } Bench::Report::Latency::buckets($section, @which)) or return;
-	my @runs = Bench::Report::Latency::runs_of($section, @which);
-	my $events = Bench::Report::Latency::events(@runs);
+	my @columns = Bench::Report::Latency::columns($section, @which) or return;
 
-	return [ $load->{rate}, $title,
-		(map { my $q = $_; spread('%.1f', map { my $run = $_;
-				my @b = Bench::Report::Latency::buckets($section, @which, $run->{round});
-				@b ? quantile($q, @b) / 1000 : () } @runs) } 0.5, 0.9, 0.99, 1),
-		thousands($events), sprintf('%.0f %%', 100 * $counted / $events) ];
-}
-
-sub rates
-{
-	my @r = map { $_->{rate} } @_;
-
-	return sprintf '%s (%s – %s)', map { thousands($_) } median(@r), min(@r), max(@r);
+	return [ $load->{rate}, $title, @columns ];
 }
 
 sub render

@@ -8,6 +8,7 @@ use Bench::Report::Latency;
 
 *spread = \&Bench::Report::spread;
 *thousands = \&Bench::Report::thousands;
+*rates = \&Bench::Report::rates;
 
 my @arms = (
 	[ 'producer', "librdkafka's own producer" ],
@@ -15,13 +16,6 @@ my @arms = (
 	[ 'at_least_once', 'relay, at least once' ],
 	[ 'exactly_once', 'relay, exactly once' ]);
 my %title = map { @$_ } @arms;
-
-sub rates
-{
-	my @r = map { $_->{rate} } @_;
-
-	return sprintf '%s (%s – %s)', map { thousands($_) } median(@r), min(@r), max(@r);
-}
 
 sub rounds
 {
@@ -38,7 +32,7 @@ sub ratios
 	my @over = rounds($section, $over, $size);
 	my @under = rounds($section, $under, $size);
 
-	return map { $over[$_]{rate} / $under[$_]{rate} } 0 .. min($#over, $#under);
+	return Bench::Report::ratios(\@over, \@under);
 }
 
 sub targets
@@ -62,15 +56,9 @@ sub latency_row
 {
 	my ($section, $load, $since, $title) = @_;
 	my @which = (@$load{qw(who rate)}, $since);
-	my $counted = sum(0, map { $_->[1] } Bench::Report::Latency::buckets($section, @which)) or return;
-	my $events = Bench::Report::Latency::events(Bench::Report::Latency::runs_of($section, @which));
-	my @runs = Bench::Report::Latency::runs_of($section, @which);
+	my @columns = Bench::Report::Latency::columns($section, @which) or return;
 
-	return [ $title{ $load->{who} }, $load->{rate}, $title,
-		(map { my $q = $_; spread('%.1f', map { my $run = $_;
-				my @b = Bench::Report::Latency::buckets($section, @which, $run->{round});
-				@b ? quantile($q, @b) / 1000 : () } @runs) } 0.5, 0.9, 0.99, 1),
-		thousands($events), sprintf('%.0f %%', 100 * $counted / $events) ];
+	return [ $title{ $load->{who} }, $load->{rate}, $title, @columns ];
 }
 
 sub render

@@ -55,6 +55,20 @@ sub events
 	return sum(0, map { $_->{events} } @_);
 }
 
+# Of a table: p50, p90, p99 and the maximum of the rounds, in ms; events, and the share that
+# has this age.  Nothing, if no event has it.
+sub columns
+{
+	my ($section, $who, $rate, $since) = @_;
+	my $counted = sum(0, map { $_->[1] } buckets($section, $who, $rate, $since)) or return;
+	my @runs = runs_of($section, $who, $rate);
+	my $events = events(@runs);
+
+	return ((map { my $q = $_; Bench::Report::spread('%.1f', map { my @b = buckets($section, $who, $rate, $since, $_->{round});
+				@b ? quantile($q, @b) / 1000 : () } @runs) } 0.5, 0.9, 0.99, 1),
+		thousands($events), sprintf('%.0f %%', 100 * $counted / $events));
+}
+
 # A quantile within its bucket, of one run of one side.
 sub in_round
 {
