@@ -111,7 +111,7 @@ run_tests()
 	read -r area tests <<<"$3"
 	case $area in
 		sink) run_python "$tree" "$(sink_program "$tests")" "$tests" ;;
-		kafka | nats | redis | rabbitmq | mqtt) run_python "$tree" "$area/tests.py" "$tests" ;;
+		kafka | nats | redis | rabbitmq | mqtt) run_python "$tree" tests.py "$area $tests" ;;
 		*) (cd "$tree" && SKIP_PACKAGES=1 AREA=$area TESTS=$tests TAP_TIMEOUT=$LIMIT \
 			timeout -k 60 $((LIMIT + 60)) test/setup/run.sh) ;;
 	esac >"$log" 2>&1

@@ -5,7 +5,7 @@ import sys
 sys.dont_write_bytecode = True
 
 from mqtt import delivery_test, failure_test, fuzz_test, protocol_test  # noqa: E402
-from mqtt.target import stop_brokers  # noqa: E402
+from mqtt.target import stop_servers  # noqa: E402
 from sinklib import run_tests  # noqa: E402
 
 SMOKE = [delivery_test.test_message, delivery_test.test_qos_2_and_retain, delivery_test.test_golden, delivery_test.test_refused_events,
@@ -17,5 +17,5 @@ if __name__ == "__main__":
     try:
         status = run_tests(SMOKE)
     finally:
-        stop_brokers()
+        stop_servers()
     sys.exit(status)

@@ -5,7 +5,7 @@ import sys
 sys.dont_write_bytecode = True
 
 from nats import batch_test, failure_test, protocol_test  # noqa: E402
-from nats.target import stop_brokers  # noqa: E402
+from nats.target import stop_servers  # noqa: E402
 from sinklib import run_tests  # noqa: E402
 
 SMOKE = [batch_test.test_message, batch_test.test_refused_events, batch_test.test_bad_options, failure_test.test_position, failure_test.test_twin,
@@ -16,5 +16,5 @@ if __name__ == "__main__":
     try:
         status = run_tests(SMOKE)
     finally:
-        stop_brokers()
+        stop_servers()
     sys.exit(status)

@@ -27,7 +27,7 @@ def broker():
     return _broker
 
 
-def stop_broker():
+def stop_servers():
     if _broker is not None:
         _broker.remove()
 

@@ -17,7 +17,7 @@ def broker():
     return _shared[0]
 
 
-def stop_brokers():
+def stop_servers():
     for b in _shared:
         b.remove()
 

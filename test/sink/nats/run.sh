@@ -13,41 +13,14 @@
 # with a line "N passed, N failed".
 set -uo pipefail
 cd "$(dirname "$0")/../../.." || exit 1
-# shellcheck source=test/setup/tally.sh
-. test/setup/tally.sh
-exec </dev/null
-export WERROR=${WERROR-1}
+# shellcheck source=test/sink/suite.sh
+. test/sink/suite.sh
 
-# stop WHAT: nothing can be tested.
-stop()
-{
-	echo "not ok $1"
-	echo "0 passed, 1 failed"
-	exit 1
-}
-
-[ -n "${SKIP_PACKAGES:-}" ] || test/setup/packages.sh nats || stop packages
-"${MAKE:-make}" -s --no-print-directory -j"$(nproc)" src/sink/bin/idempotency-sink-nats || stop build
-echo "ok build"
+suite_begin nats
 if ! test/setup/nats.sh >/dev/null; then
-	[ -n "${ALLOW_OFFLINE:-}" ] || stop "fetch: nats-server cannot be fetched from Debian"
-	echo "NOT RUN  nats: the server cannot be fetched from Debian"
-	echo "1 passed, 0 failed"
+	suite_skip "nats: the server cannot be fetched from Debian"
+	echo "$passed passed, 0 failed"
 	exit 0
 fi
-
-log=$(mktemp "${TMPDIR:-/tmp}/idem-nats-tests.XXXXXX")
-trap 'rm -f "$log"' EXIT
-python3 test/sink/nats/tests.py "$@" 2>&1 | tee "$log"
-ended=${PIPESTATUS[0]}
-passed=$((1 + $(grep -cE '^ok ' "$log")))
-failed=$(grep -cE '^not ok ' "$log")
-[ "$ended" = 0 ] || [ "$failed" != 0 ] || failed=1
-if [ -n "${KILLS:-}" ]; then
-	env SKIP_PACKAGES=1 test/sink/kills.sh nats 2>&1 | tee "$log"
-	tally "$log" "${PIPESTATUS[0]}"
-	passed=$((passed + TALLY_GOOD))
-	failed=$((failed + TALLY_BAD))
-fi
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+suite_tests python3 test/sink/tests.py nats "$@"
+suite_end nats

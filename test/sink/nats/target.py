@@ -20,7 +20,7 @@ def broker(release="forky"):
     return _brokers[release]
 
 
-def stop_brokers():
+def stop_servers():
     for b in _brokers.values():
         b.remove()
 

@@ -2,7 +2,7 @@
 import functools
 import os
 
-from rabbitmq.server import TOP, shared
+from rabbitmq.server import TOP, shared, stop_servers  # noqa: tests.py has it from here
 from sinklib import OUTCOMES, Worker, failed as failed_of_any  # noqa: tests import some from here
 
 SINK = os.path.join(os.environ.get("SINK_BINDIR", TOP / "src/sink/bin"), "idempotency-sink-rabbitmq")

@@ -6,7 +6,7 @@ import pathlib
 import socket
 import threading
 
-from redis.server import shared
+from redis.server import shared, stop_servers  # noqa: tests.py has it from here
 from sinklib import OUTCOMES, Worker, codec, failed as failed_of_any  # noqa: tests import some from here
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
