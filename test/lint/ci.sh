@@ -194,53 +194,15 @@ ci CI_CHOICE=1
 says "^CALLED test/packages/run.sh PARTS=debs image VERSIONS=17"
 git_in "$work/tree" reset -q --hard HEAD~1
 
-name="the kafka sink"
-mkdir -p "$work/tree/src/sink/kafka"
-echo "int z;" >"$work/tree/src/sink/kafka/z.c"
-commit kafka
-ci CI_CHOICE=0
-says "^CALLED test/sink/kafka/run.sh "
-git_in "$work/tree" reset -q --hard HEAD~1
-
-name="the nats sink"
-mkdir -p "$work/tree/src/sink/nats"
-echo "int n;" >"$work/tree/src/sink/nats/n.c"
-commit nats
-ci CI_CHOICE=0
-says "^CALLED test/sink/nats/run.sh "
-git_in "$work/tree" reset -q --hard HEAD~1
-
-name="the redis sink"
-mkdir -p "$work/tree/src/sink/redis"
-echo "int r;" >"$work/tree/src/sink/redis/r.c"
-commit redis
-ci CI_CHOICE=0
-says "^CALLED test/sink/redis/run.sh "
-git_in "$work/tree" reset -q --hard HEAD~1
-
-name="the rabbitmq sink"
-mkdir -p "$work/tree/src/sink/rabbitmq"
-echo "int r;" >"$work/tree/src/sink/rabbitmq/r.c"
-commit rabbitmq
-ci CI_CHOICE=0
-says "^CALLED test/sink/rabbitmq/run.sh "
-git_in "$work/tree" reset -q --hard HEAD~1
-
-name="the mqtt sink"
-mkdir -p "$work/tree/src/sink/mqtt"
-echo "int m;" >"$work/tree/src/sink/mqtt/m.c"
-commit mqtt
-ci CI_CHOICE=0
-says "^CALLED test/sink/mqtt/run.sh "
-git_in "$work/tree" reset -q --hard HEAD~1
-
-name="the http sink"
-mkdir -p "$work/tree/src/sink/http"
-echo "int h;" >"$work/tree/src/sink/http/h.c"
-commit http
-ci CI_CHOICE=0
-says "^CALLED test/sink/http/run.sh "
-git_in "$work/tree" reset -q --hard HEAD~1
+for sink in kafka nats redis rabbitmq mqtt http; do
+	name="the $sink sink"
+	mkdir -p "$work/tree/src/sink/$sink"
+	echo "int s;" >"$work/tree/src/sink/$sink/s.c"
+	commit "$sink"
+	ci CI_CHOICE=0
+	says "^CALLED test/sink/$sink/run.sh "
+	git_in "$work/tree" reset -q --hard HEAD~1
+done
 
 name="the monitoring files"
 mkdir -p "$work/tree/src/packaging/monitoring"

@@ -64,20 +64,31 @@ int
 idem_servers_read(const IdemProtoHello *hello, IdemServer servers[IDEM_MAX_SERVERS], int port, IdemSinkFailure *failure)
 {
 	char	   *text = idem_sink_option(hello, "servers", "");
-	char	   *rest = NULL;
+	const char *at = text;
+	bool		more = true;
 	int			n = 0;
 
-	for (char *word = strtok_r(text, ", ", &rest); word != NULL; word = strtok_r(NULL, ", ", &rest))
-		if (n == IDEM_MAX_SERVERS || !idem_server_read(&servers[n++], word, strlen(word), port))
+	while (more)
+	{
+		size_t		len;
+
+		at += strspn(at, " ");
+		len = strcspn(at, ", ");
+		if (n == IDEM_MAX_SERVERS || !idem_server_read(&servers[n], at, len, port))
 		{
 			idem_sink_fail(failure, IDEM_PROTO_REJECTED, "HV024",
 						   "option \"servers\" must be host:port, up to %d of them separated by commas, without scheme and login", IDEM_MAX_SERVERS);
 			n = 0;
 			break;
 		}
+		n++;
+		at += len;
+		at += strspn(at, " ");
+		more = *at != '\0';
+		/* behind a comma another one has to come */
+		at += *at == ',';
+	}
 	free(text);
-	if (n == 0 && failure->outcome == 0)
-		idem_sink_fail(failure, IDEM_PROTO_REJECTED, "HV024", "option \"servers\" must name a server");
 	return n;
 }
 
