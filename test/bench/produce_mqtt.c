@@ -20,7 +20,9 @@
  *-------------------------------------------------------------------------
  */
 #include <mosquitto.h>
-#include <mqtt_protocol.h>
+#if LIBMOSQUITTO_VERSION_NUMBER < 2001000
+#include <mqtt_protocol.h>		/* mosquitto.h has it from 2.1 on */
+#endif
 #include <poll.h>
 
 #include "produce.h"
