@@ -34,7 +34,7 @@ SHARES = {"sink program": 0.4, "relay worker": 0.2, "producer's backend": 0.2}
 # Seconds between recovery and the next kill: on average, and at most.
 PAUSE, LONGEST_PAUSE = 0.3, 2.0
 RECOVERY = 180
-# Seconds for the target's start.  How long it takes says nothing of the relays.
+# Seconds for the target's start, and for its reading at the end.  How long these take says nothing of the relays.
 START = 900
 # Events a second.
 SLOWEST, FASTEST = 100, 4000
@@ -354,7 +354,7 @@ def repeats(arrivals):
 def read_by(program, *arguments):
     """What the client of another project reads, in a process of its own that prints a line of JSON for each arrival."""
     done = subprocess.run([sys.executable, "-B", program, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          check=True, timeout=RECOVERY)
+                          check=True, timeout=START)
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 

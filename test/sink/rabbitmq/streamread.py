@@ -4,6 +4,7 @@ import sys
 
 from rabbitmq.server import clients
 from rabbitmq.streamlib import LAST, Client
+from sinklib import PATIENCE
 
 
 def read(port, stream):
@@ -30,6 +31,13 @@ async def _read(port, stream, end):
     consumer = Consumer("127.0.0.1", port, username="admin", password="admin", heartbeat=0)
     await consumer.start()
     await consumer.subscribe(stream, take, decoder=amqp_decoder, offset_specification=ConsumerOffsetSpecification(OffsetType.FIRST, None))
-    await asyncio.wait_for(done.wait(), 120)
+    # however long it takes, as long as something comes
+    while not done.is_set():
+        before = len(out)
+        try:
+            await asyncio.wait_for(done.wait(), PATIENCE)
+        except asyncio.TimeoutError:
+            if len(out) == before:
+                raise
     await consumer.close()
     return out
