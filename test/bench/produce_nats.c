@@ -6,8 +6,9 @@
  *
  *	produce_nats ADDRESS:PORT SUBJECT EVENTS PAYLOAD [atomic]
  *
- * What is printed: produce.h.  By js_PublishMsgAsync, with at most 4,000 messages that
- * have no acknowledgement yet; or in atomic batches of 1,000, the most that the server
+ * What is printed: produce.h.  By js_PublishMsgAsync, each with the id by which the
+ * server drops repeats, and with at most 4,000 messages that have no acknowledgement
+ * yet; or in atomic batches of 1,000, the most that the server
  * takes, one after the other, as the functions of newer libraries send them.
  *
  * MEMORY: the library owns a message once it is published.
@@ -69,19 +70,27 @@ static void
 publish_each(natsConnection *nc, const char *subject)
 {
 	jsOptions	options;
+	jsPubOptions each;
 	jsCtx	   *js = NULL;
+	char		stream[64];
+	char		id[PRODUCE_ID];
 
 	check("jsOptions_Init", jsOptions_Init(&options));
 	options.PublishAsync.MaxPending = PENDING;
 	options.PublishAsync.AckHandler = on_answer;
 	options.PublishAsync.StallWait = 60000; /* ms */
 	check("JetStream", natsConnection_JetStream(&js, nc, &options));
+	check("jsPubOptions_Init", jsPubOptions_Init(&each));
+	snprintf(stream, sizeof(stream), "%.*s", (int) strcspn(subject, "."), subject);
+	each.ExpectStream = stream;
+	each.MsgId = id;
 	produce_begin();
 	for (long n = 0; n < events; n++)
 	{
 		natsMsg    *msg = make_message(subject, n);
 
-		check("js_PublishMsgAsync", js_PublishMsgAsync(js, &msg, NULL));
+		produce_id(id, n);
+		check("js_PublishMsgAsync", js_PublishMsgAsync(js, &msg, &each));
 	}
 	check("js_PublishAsyncComplete", js_PublishAsyncComplete(js, NULL));
 }

@@ -16,7 +16,7 @@ my %sections = (
 	nats => {
 		title => 'Into NATS JetStream',
 		about => 'a nats-server whose streams are in files, synced as often as it does by default, every two minutes. '
-		  . "libnats' producer is js_PublishMsgAsync, with 4,000 messages in flight; or it sends atomic batches of 1,000, one after the "
+		  . "libnats' producer is js_PublishMsgAsync with Nats-Msg-Id, and 4,000 messages in flight; or it sends atomic batches of 1,000, one after the "
 		  . 'other. The server makes a store of files for each atomic batch, and syncs them thrice: that is the floor of exactly once',
 		arms => [
 			[ 'producer', "libnats' own producer" ],
