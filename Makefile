@@ -3,7 +3,7 @@
 #   make                 build the library, the install script and the sink programs
 #   make install         install into the server that pg_config belongs to
 #   make test            everything, from nothing;
-#                        AREA=compile|lint|regress|isolation|tap|sink|model|random|real|clients
+#                        AREA=compile|lint|regress|isolation|tap|sink|model|random|real|clients|update
 #                        TESTS="names" runs a part (see test/README.md)
 #   make installcheck    the regression tests on the server that is installed and running (PGHOST,
 #                        PGPORT, PGUSER); TESTS="names" runs some, ISOLATION=1 the specs, too;
@@ -48,6 +48,7 @@
 #   make example         two services and a relay, killed while they work (doc/example/README.md)
 #   make server          psql in a throw-away server with this tree's extension
 #   make lint, indent    check the sources; rewrite them with pg_bsd_indent
+#   make freeze          store the install script of the version that is released now (sql/release)
 #
 # PG_CONFIG=... chooses another server than the one of pg_config in the PATH.
 
@@ -79,12 +80,14 @@ $(FALSE_GREEN): $(OTHER_GOALS)
 else
 
 EXTENSION = idempotency
-EXTVERSION = 1.0
+EXTVERSION := $(shell sed -n "s/^default_version = '\(.*\)'$$/\1/p" idempotency.control)
 MODULE_big = idempotency
 SQL_SCRIPT = sql/$(EXTENSION)--$(EXTVERSION).sql
 
 OBJS = $(patsubst %.c,%.o,$(filter-out src/sink/%,$(wildcard src/*.c src/*/*.c src/*/*/*.c)))
 OBJS += $(patsubst %.c,%.o,$(wildcard src/sink/protocol/*.c))
+# What was released before, and the way from there to here (sql/release/README.md).
+DATA = $(filter-out sql/release/$(notdir $(SQL_SCRIPT)),$(wildcard sql/release/*.sql))
 DATA_built = $(SQL_SCRIPT)
 EXTRA_CLEAN = $(OBJS:.o=.d) build
 
@@ -143,6 +146,10 @@ build/id:
 # The install script is put together from one file per area, in name order.
 $(SQL_SCRIPT): $(sort $(wildcard $(srcdir)/sql/install/*.sql))
 	cat $^ > $@.tmp && mv $@.tmp $@
+
+.PHONY: freeze
+freeze: $(SQL_SCRIPT)
+	@test/lint/frozen.sh --freeze
 
 else ifneq (,$(filter-out $(TEST_GOALS) clean,$(or $(MAKECMDGOALS),all)))
 $(error $(PG_CONFIG) names no $(if $(wildcard $(PGXS)),server headers,PGXS): install the server's development files with test/setup/packages.sh build, or give PG_CONFIG=...)

@@ -139,12 +139,14 @@ check_sink_headers()
 		none "a sink program includes headers of the server:"
 }
 
-# The library exports the functions that the installation declares, the main functions
-# of three kinds of workers, and the symbols that the loader looks up.  The functions of
-# tests are in a module of their own.
+# The library exports the functions that the install scripts of this version and of each
+# released one declare, the main functions of three kinds of workers, and the symbols that
+# the loader looks up.  The functions of tests are in a module of their own.
 check_exports()
 {
-	local names name
+	local names name scripts=(sql/install/*.sql)
+
+	! compgen -G 'sql/release/*.sql' >/dev/null || scripts+=(sql/release/*.sql)
 
 	[ -f "$builds/gcc/idempotency.so" ] || check_gcc || return 1
 	names=$(nm -D --defined-only "$builds/gcc/idempotency.so" | awk '{ print $NF }')
@@ -152,10 +154,13 @@ check_exports()
 		case $name in
 			Pg_magic_func | _PG_init | idem_launcher_main | idem_worker_main | idem_store_worker_main | idem_keyed_worker_main) ;;
 			pg_finfo_idem_sink_*_validator) ;;	# tables.py
-			pg_finfo_*) grep -qF "'${name#pg_finfo_}'" sql/install/*.sql || echo "${name#pg_finfo_}" ;;
+			pg_finfo_*) grep -qF "'${name#pg_finfo_}'" "${scripts[@]}" || echo "${name#pg_finfo_}" ;;
 			*) grep -qx "pg_finfo_$name" <<<"$names" || echo "$name" ;;
 		esac
 	done <<<"$names" | none "exported without need:" || return 1
+	grep -ohE "'MODULE_PATHNAME', *'[a-z0-9_]+_(fn|validator)'" "${scripts[@]}" | sed -E "s/.*'([a-z0-9_]+)'$/\1/" | sort -u |
+		grep -vxFf <(sed -n 's/^pg_finfo_//p' <<<"$names") |
+		none "a script of this or of a released version needs it, and the library has it no longer:" || return 1
 	sed -n 's/^pg_finfo_//p' <<<"$names" | grep -vE '_(fn|validator)$' |
 		none "a SQL function's name in C ends neither with _fn nor with _validator:"
 }
@@ -364,10 +369,24 @@ check_unfinished()
 
 check_install_sql()
 {
+	local released updates
+
+	mapfile -t released < <(compgen -G 'sql/release/*.sql')
+	mapfile -t updates < <(compgen -G 'sql/release/*--*--*.sql')
 	{
 		grep -niwE 'create +or +replace|if +not +exists|if +exists' sql/install/*.sql
 		grep -nw STRICT sql/install/*.sql | grep -v 'INTO STRICT'
-	} | none "not in an install script:"
+		grep -niwE 'if +not +exists|if +exists' /dev/null "${updates[@]}"
+	} | none "not in an install or update script:" || return 1
+	grep -L '^\\echo .*\\quit$' sql/install/00_head.sql "${released[@]}" | none "psql would run it:" || return 1
+	grep -L '^SET LOCAL search_path = pg_catalog, pg_temp;$' sql/install/00_head.sql "${released[@]}" |
+		none "finds operators in any schema:"
+}
+
+# What was released stays as it was.  The test of this check runs first.
+check_frozen()
+{
+	test/lint/frozen_test.sh && test/lint/frozen.sh
 }
 
 # Somebody follows a hint to the letter, so none offers a setting that switches a guarantee off.
@@ -399,7 +418,7 @@ check_mutants()
 
 compilers=(gcc clang assert werror)
 rules=(version_tests sink_headers exports fault_points layers readmes documents circles owners calls sink_programs build_hint file_length lines
-	tables rows_taken_apart unfinished install_sql hints monitoring mutants ci shellcheck indent)
+	tables rows_taken_apart unfinished install_sql frozen hints monitoring mutants ci shellcheck indent)
 case ${*:-all} in
 	all) set -- "${compilers[@]}" "${rules[@]}" ;;
 	compile) set -- "${compilers[@]}" ;;
