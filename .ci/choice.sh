@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring debs"
+PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring debs update"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -40,7 +40,11 @@ src/store/                points mutants store
 src/relay/                points mutants steady
 src/outbox/               points mutants steady
 src/                      points mutants
-sql/install/              mutants
+sql/install/              mutants update
+sql/release/              update
+test/update/              update
+test/t/9                  update
+test/t/320_update.pl      update mutants
 test/analysis/            analysis
 test/clients/             clients
 doc/howto/python.md       clients
@@ -96,6 +100,7 @@ seconds()
 		steady) echo 80 ;;
 		monitoring) echo 120 ;;
 		debs) echo 900 ;;
+		update) echo 330 ;;
 		*) echo "${faults:-600}" ;;
 	esac
 }

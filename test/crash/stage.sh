@@ -12,7 +12,7 @@ crash_stage()
 {
 	idem_make_work
 	idem_build_stage || return 1
-	idem_stage_updates || return 1
+	idem_stage_updates "$(idem_version)" || return 1
 	CRASH_SINKS=$IDEM_STAGE$IDEM_PKGLIBDIR/idempotency-sinks
 	install -m 755 test/sink/idempotency-sink-pytest "$CRASH_SINKS/"
 	mkdir "$IDEM_WORK/crash"

@@ -17,6 +17,7 @@ IdemTest - clusters that use the staged extension
   my $node = IdemTest::cluster('old', old => 1);         # of the server to upgrade from
   my $node = IdemTest::cluster('new', install_path => $prefix);
   my $node = IdemTest::upgraded($old, 'new', conf => ...);   # by pg_upgrade; not started
+  my ($version, $next) = IdemTest::versions($node);      # of the extension; $next in the area "update"
   IdemTest::wait_for($node, 'SELECT ...');               # until it returns t
   IdemTest::kill9_backend($node, $pid);
 
@@ -123,6 +124,18 @@ sub create_extension
 	$node->safe_psql($database // 'postgres',
 		'SET client_min_messages = warning; CREATE EXTENSION idempotency CASCADE');
 	return;
+}
+
+# The version of the extension in a database, and the version that a staged script updates it
+# to, if there is one.  The tests' own versions (lib.sh, idem_stage_updates) do not count.
+sub versions
+{
+	my ($node, $database) = @_;
+	my $version = $node->safe_psql($database // 'postgres', q{SELECT extversion FROM pg_extension WHERE extname = 'idempotency'});
+	my ($next) = map { /--\Q$version\E--([^-]+)\.sql$/ && $1 !~ /test$/ ? $1 : () }
+		sort glob("$ENV{IDEM_STAGE_SHAREDIR}/extension/idempotency--*.sql");
+
+	return ($version, $next);
 }
 
 # Poll until the query returns t; a connection that is refused in between, as

@@ -237,16 +237,45 @@ idem_build_stage()
 		return 1
 	fi
 	chmod -R a+rX "$IDEM_STAGE"
-	idem_write_conf >"$IDEM_WORK/extension.conf"
+	idem_write_conf >"${IDEM_CONF:-$IDEM_WORK/extension.conf}"
 }
 
-# Put a version 1.0.test into the stage, so that tests can update to it and from it.
+# The version of the extension that the tree holds.
+idem_version()
+{
+	sed -n "s/^default_version = '\(.*\)'$/\1/p" "$IDEM_TOP/idempotency.control"
+}
+
+# idem_stage_updates VERSION: put a version VERSION.test into the stage, so that tests can
+# update to it and from it.
 idem_stage_updates()
 {
 	local extension=$IDEM_STAGE$IDEM_SHAREDIR/extension
 
-	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--1.0--1.0.test.sql"
-	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--1.0.test--1.0.sql"
+	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--$1--$1.test.sql"
+	install -m 644 "$IDEM_TOP/test/setup/update.sql" "$extension/idempotency--$1.test--$1.sql"
+}
+
+# Build the version after the tree's own (test/update/next.py), in a copy of the tree with
+# what is built there already, and install it into IDEM_STAGE.  There CREATE EXTENSION
+# makes the tree's version still: its SQL with the next library.
+idem_stage_next()
+{
+	local version tree=$IDEM_WORK/next/tree
+
+	version=$(idem_version)
+	mkdir -p "$tree" "$IDEM_STAGE"
+	(
+		cd "$IDEM_TOP" && tree_copy "$tree" &&
+			find build/id src test/module \( -name '*.[oda]' -o -name id -o -path 'src/sink/bin/*' \) -type f -print0 |
+			tar -c --null -T - -f - | tar -x -C "$tree"
+		cd "$tree" && sed -i "s/^## $version (unreleased)/## $version (a day)/" CHANGELOG.md &&
+			{ [ -e "sql/release/idempotency--$version.sql" ] || test/lint/frozen.sh --freeze; } &&
+			test/update/next.py . && test/lint/frozen.sh
+	) || return 1
+	local IDEM_TOP=$tree
+	idem_build_stage && idem_stage_updates "$version" && idem_stage_test_module &&
+		sed -i "s/^default_version = .*/default_version = '$version'/" "$IDEM_STAGE$IDEM_SHAREDIR/extension/idempotency.control"
 }
 
 # Put the module with the tests' own functions (test/module) into the stage.
@@ -295,7 +324,7 @@ idem_initdb()
 		return 1
 	}
 	{
-		cat "$IDEM_WORK/extension.conf"
+		cat "${IDEM_CONF:-$IDEM_WORK/extension.conf}"
 		[ "${2:-}" != preload ] || echo "shared_preload_libraries = 'idempotency'"
 		cat <<-END
 			listen_addresses = '127.0.0.1'

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Run the tests: from a bare machine to the line "N passed, N failed".
 #
-#	AREA="compile lint regress isolation tap sink model random real clients"	what to run, default: all
+#	AREA="compile lint regress isolation tap sink model random real clients"	what to run, default: these;
+#												"update" is one more (run_update)
 #	TESTS="claim 010_crash"						only tests of these names
 #	WERROR=										let the build pass with warnings
 #	KEEP=1										leave the work directory behind
@@ -28,9 +29,13 @@ set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=test/setup/tally.sh
 . "$IDEM_TOP/test/setup/tally.sh"
+# shellcheck source=test/setup/tree.sh
+. "$IDEM_TOP/test/setup/tree.sh"
 cd "$IDEM_TOP" || exit 1
 
 ALL_AREAS="compile lint regress isolation tap sink model random real clients"
+# Areas that run only if they are asked for.
+MORE_AREAS="update"
 # These areas need no build of the extension for the server under test.
 BUILD_FREE=" compile lint model "
 # These areas compute all the time, and neither wait nor write into the tree.
@@ -145,7 +150,7 @@ stop_server()
 pg_regress_one()
 {
 	local kind=$1 inputdir=$2 name=$3 file=$4 level=${5:-} setting=${6:-}
-	local title="$kind/$name${level:+ at $level}${setting:+ with $setting}"
+	local title="$kind/$name${level:+ at $level}${setting:+ with $setting}${LIBRARY:+, $LIBRARY}"
 	local run=$name${level:+.${level/ /-}}${setting:+.${setting%%=*}}
 	local out=$IDEM_WORK/out-$kind/$run log=$IDEM_WORK/log/$kind-$run.log
 	local program=regress/pg_regress load=() options=() db="regress_$name"
@@ -375,7 +380,7 @@ tap_one()
 			PG_REGRESS="$IDEM_PGSRC/src/test/regress/pg_regress" \
 			TESTDIR="$dir" TESTDATADIR="$dir/tmp_check" TESTLOGDIR="$dir/tmp_check/log" \
 			top_builddir="$IDEM_PGSRC" PG_TEST_PORT_DIR="$IDEM_WORK/tmp/portlock" \
-			IDEM_EXTENSION_CONF="$IDEM_WORK/extension.conf" \
+			IDEM_EXTENSION_CONF="${IDEM_CONF:-$IDEM_WORK/extension.conf}" \
 			IDEM_OLD_EXTENSION_CONF="$old/extension.conf" \
 			IDEM_OLD_BINDIR="$old_bindir" \
 			IDEM_STAGE_LIBDIR="$IDEM_STAGE$IDEM_PKGLIBDIR" \
@@ -405,7 +410,7 @@ tap_one()
 	fi
 	if [ $status = 0 ] && [ "$bad" = 0 ] && [ "$good" -gt 0 ]; then
 		passed=$((passed + good - 1))
-		pass "tap/$name ($good, $((SECONDS - began)) s)"
+		pass "tap/$name${LIBRARY:+, $LIBRARY} ($good, $((SECONDS - began)) s)"
 	else
 		[ $status != 124 ] || echo "timed out after ${TAP_TIMEOUT:-3600} s" >>"$log"
 		passed=$((passed + good))
@@ -413,7 +418,7 @@ tap_one()
 		tail -n 20 "$dir"/tmp_check/log/regress_log_* >>"$log" 2>/dev/null
 		# last, since only the end of the log is shown
 		grep -hE -A12 '(^|\) )not ok ' "$dir"/tmp_check/log/regress_log_* 2>/dev/null | head -n 38 >>"$log"
-		fail "tap/$name" "$log"
+		fail "tap/$name${LIBRARY:+, $LIBRARY}" "$log"
 		[ ! -d "$dir/tmp_check/log" ] || cp -R "$dir/tmp_check/log" "$OUTPUT/tap-$name-log"
 	fi
 	stop_leftovers "$dir"
@@ -430,18 +435,19 @@ stop_leftovers()
 	done < <(find "$1" -name postmaster.pid 2>/dev/null)
 }
 
-# The tests wait most of the time, so there are several at once.
+# run_tap [NAME...]: run these tests, or all.  They wait most of the time, so there are
+# several at once.
 run_tap()
 {
-	local file name names=() running=() left ended most=${TAP_JOBS:-$(($(nproc) * 2))}
+	local file name names=() running=() left ended given="$*" most=${TAP_JOBS:-$(($(nproc) * 2))}
 
 	[ "$most" -le 8 ] || [ -n "${TAP_JOBS:-}" ] || most=8
-	for name in $TAP_FIRST $(cd test/t && ls); do
+	for name in ${given:-$TAP_FIRST $(cd test/t && ls)}; do
 		name=${name%.pl}
 		file=test/t/$name.pl
 		[[ " ${names[*]} " != *" $name "* ]] || continue
-		# the tests 5xx need input from outside; they are area "real"
-		if [ -e "$file" ] && [[ $name != 5* ]] && wanted "$name"; then
+		# the tests 5xx need input from outside, and are area "real"; 9xx are area "update"
+		if [ -e "$file" ] && { [ -n "$given" ] || [[ $name != [59]* ]]; } && wanted "$name"; then
 			names+=("$name")
 		fi
 	done
@@ -449,7 +455,7 @@ run_tap()
 	idem_say "TAP"
 	while [ ${#names[@]} -gt 0 ] || [ ${#running[@]} -gt 0 ]; do
 		while [ ${#names[@]} -gt 0 ] && [ ${#running[@]} -lt "$most" ]; do
-			counted_job "tap-${names[0]}" tap_one "${names[0]}" &
+			counted_job "tap-${LIBRARY:+next-}${names[0]}" tap_one "${names[0]}" &
 			running+=("${names[0]}")
 			names=("${names[@]:1}")
 		done
@@ -457,7 +463,7 @@ run_tap()
 		ended=$?
 		left=()
 		for name in "${running[@]}"; do
-			job_result "tap-$name" || left+=("$name")
+			job_result "tap-${LIBRARY:+next-}$name" || left+=("$name")
 		done
 		running=(${left[@]+"${left[@]}"})
 		if [ "$ended" = 127 ] && [ ${#running[@]} -gt 0 ]; then
@@ -612,6 +618,25 @@ run_areas()
 	done
 }
 
+# With the library of the next version: the SQL of the tree's version does what it did, a
+# cluster comes to that library by a dump or pg_upgrade, and updates to its SQL.
+# shellcheck disable=SC2034 # the functions of lib.sh use the variables
+run_update()
+{
+	local IDEM_STAGE=$IDEM_WORK/next/stage IDEM_CONF=$IDEM_WORK/next/extension.conf LIBRARY="the next library"
+	local updates
+
+	idem_say "update"
+	idem_stage_next >"$IDEM_WORK/log/next.log" 2>&1 || {
+		fail "the next version" "$IDEM_WORK/log/next.log"
+		return
+	}
+	pass "the next version"
+	run_regress
+	mapfile -t updates < <(cd test/t && ls 9*)
+	run_tap 002_upgrade 105_claim_dump 204_outbox_dump 320_update 322_relay_dump "${updates[@]}"
+}
+
 # Areas that give way to those that wait.
 run_nicely()
 {
@@ -621,14 +646,14 @@ run_nicely()
 
 areas=${AREA:-$ALL_AREAS}
 for area in $areas; do
-	[[ " $ALL_AREAS " == *" $area "* ]] || give_up "no such area: $area (there are: $ALL_AREAS)"
+	[[ " $ALL_AREAS $MORE_AREAS " == *" $area "* ]] || give_up "no such area: $area (there are: $ALL_AREAS $MORE_AREAS)"
 done
 
 rm -rf "$OUTPUT"
 if [ -z "${SKIP_PACKAGES:-}" ]; then
 	groups=(build)
 	! has_area isolation || groups+=(isolation)
-	! has_area tap || groups+=(test)
+	! has_area tap && ! has_area update || groups+=(test)
 	! has_area sink || groups+=(sink)
 	! has_area compile || groups+=(compile)
 	! has_area lint || groups+=(lint)
@@ -648,7 +673,7 @@ if needs_build; then
 		build_old_stage || give_up "build for $OLD_PG_CONFIG"
 	fi
 	idem_build_stage || give_up "build"
-	idem_stage_updates || give_up "scripts that only tests update with"
+	idem_stage_updates "$(idem_version)" || give_up "scripts that only tests update with"
 	idem_stage_test_module || give_up "module of the tests"
 	pass build
 	copy_tests

@@ -1,5 +1,5 @@
--- An update of the extension for tests.  The same script updates from 1.0 to 1.0.test
--- and back.  idem_stage_updates puts it into the tests' stage; nothing installs it.
+-- An update of the extension for tests.  The same script updates from a version, as 1.0,
+-- to 1.0.test and back.  idem_stage_updates puts it into the tests' stage; nothing installs it.
 --
 -- To running sessions the script does what a real update does: it locks every table
 -- against all access, and replaces every function and every view by itself.

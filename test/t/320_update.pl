@@ -3,7 +3,9 @@
 
 # ALTER EXTENSION UPDATE while everybody is at work: a script that locks every
 # table and replaces every function, there and back many times, loses nothing,
-# repeats no effect, and the relays go on by themselves.
+# repeats no effect, and the relays go on by themselves.  An update that waits behind
+# somebody's transaction gives up after its lock_timeout, and leaves all as it was.  In
+# the area "update" the last update leads to the next version.
 
 use strict;
 use warnings FATAL => 'all';
@@ -57,6 +59,7 @@ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 	AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idempotency')
 END
 my $before = $node->safe_psql('postgres', $objects);
+my ($version, $next) = IdemTest::versions($node);
 my $replaced = q{SELECT xmin FROM pg_proc WHERE oid = 'idempotency_data.relay_status'::regproc};
 
 my $script = PostgreSQL::Test::Utils::tempdir() . '/work';
@@ -103,6 +106,30 @@ sub update
 	return;
 }
 
+sub installed
+{
+	return (IdemTest::versions($node))[0];
+}
+
+# A transaction that stays open has enqueued and claimed.  The update waits for it as long as
+# its own lock_timeout, and nobody longer behind the update.
+sub give_way
+{
+	my ($target) = @_;
+	my $open = $node->background_psql('postgres');
+
+	$open->query_safe(q{BEGIN; SELECT idempotency.outbox_enqueue('t', 'open', 'E', '{}'); SELECT consume('open')});
+	my ($rc, undef, $err) = $node->psql('postgres', "SET lock_timeout = '500ms'; ALTER EXTENSION idempotency UPDATE TO '$target'");
+	isnt($rc, 0, 'an update behind an open transaction ends');
+	like($err, qr/canceling statement due to lock timeout|deadlock detected/, 'by its lock_timeout');
+	is(installed(), $version, 'and changes nothing');
+	is($node->safe_psql('postgres', $objects), $before, 'of the objects');
+	wait_progress();
+	$open->query_safe('ROLLBACK');
+	$open->quit;
+	return;
+}
+
 # Everybody has done something since.
 sub wait_progress
 {
@@ -122,7 +149,16 @@ my @load = map { load($_) } qw(produce consume);
 wait_progress();
 foreach my $i (1 .. $updates)
 {
-	update($i % 2 ? '1.0.test' : '1.0');
+	update($i % 2 ? "$version.test" : $version);
+	wait_progress();
+}
+is(installed(), $version, 'back at its version');
+is($node->safe_psql('postgres', $objects), $before, 'with the same objects');
+give_way("$version.test");
+if ($next)
+{
+	update($next);
+	is(installed(), $next, 'at the next version');
 	wait_progress();
 }
 ok($_->{run}->pumpable, 'the clients were there to the end') foreach @load;
@@ -147,8 +183,6 @@ is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency_data.relay_par
 is( $node->safe_psql('postgres', q{SELECT count(*) > 0, count(*) = count(DISTINCT id),
 		count(*) = count(*) FILTER (WHERE s.status = 'completed') FROM done, idempotency.event_status(id::text, 'c') s}),
 	't|t|t', 'each claim had its effect once');
-is($node->safe_psql('postgres', q{SELECT extversion FROM pg_extension WHERE extname = 'idempotency'}), '1.0', 'back at its version');
-is($node->safe_psql('postgres', $objects), $before, 'with the same objects');
 
 # Of all that may be met, circles of locks, and the workers' lock_timeout.
 my @errors = grep { /(?:ERROR|FATAL|PANIC): / && !/<(?:40P01|55P03)>/ } split /\n/, slurp_file($node->logfile);
