@@ -91,7 +91,7 @@ DATA = $(filter-out sql/release/$(notdir $(SQL_SCRIPT)),$(wildcard sql/release/*
 DATA_built = $(SQL_SCRIPT)
 EXTRA_CLEAN = $(OBJS:.o=.d) build
 
-PG_CPPFLAGS = -I$(srcdir)/src
+PG_CPPFLAGS = -I$(srcdir)/src -DIDEM_VERSION=$(EXTVERSION)
 
 # Named points at which tests break a process; never in a build that is used.
 ifdef FAULT_POINTS

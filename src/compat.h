@@ -245,6 +245,16 @@ idem_compat_shmqueue_length(SHM_QUEUE *list)
 #endif
 
 /*
+ * 16: the status of a backend is fetched by its index by pgstat_get_local_beentry_by_index,
+ * which was pgstat_fetch_stat_local_beentry.
+ */
+#if PG_VERSION_NUM >= 160000
+#define idem_compat_local_beentry(i) pgstat_get_local_beentry_by_index(i)
+#else
+#define idem_compat_local_beentry(i) pgstat_fetch_stat_local_beentry(i)
+#endif
+
+/*
  * The number of settings that this process knows.  16 replaced the array of
  * settings by a hash table (3057465acf).
  */

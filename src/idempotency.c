@@ -30,6 +30,7 @@
 
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_database.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -40,6 +41,7 @@
 #include "utils/guc.h"
 
 #include "claim/claim.h"
+#include "claim/count.h"
 #include "claim/state.h"
 #include "compat.h"
 #include "cursor/log.h"
@@ -171,6 +173,8 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objid, int subid, voi
 	}
 	if ((access == OAT_POST_ALTER || access == OAT_DROP) && subid == 0)
 		idem_ddl_object_changed(classid, objid, access == OAT_DROP);
+	if (access == OAT_DROP && classid == DatabaseRelationId)
+		idem_count_database_dropped(objid);
 }
 
 /* Transactions */
@@ -249,6 +253,7 @@ static const struct
 	{"idempotency relays", idem_relay_entries_size, idem_relay_entries_attach},
 	{"idempotency changes of relays", idem_difference_shmem_size, idem_difference_shmem_attach},
 	{"idempotency witness", idem_witness_shmem_size, idem_witness_shmem_attach},
+	{"idempotency verdicts", idem_count_shmem_size, idem_count_shmem_attach},
 };
 
 /* shmem_request_hook.  PostgreSQL accepts requests nowhere else. */
@@ -260,6 +265,7 @@ shmem_request(void)
 	for (int i = 0; i < lengthof(segments); i++)
 		RequestAddinShmemSpace(segments[i].size());
 	RequestNamedLWLockTranche("idempotency", IDEM_LOCKS);
+	RequestNamedLWLockTranche("idempotency counters", 1);
 }
 
 /*
@@ -309,6 +315,7 @@ _PG_init(void)
 	idem_keyed_worker_add(&idem_cursor_log);
 	idem_cursor_setting_init();
 	idem_claim_init();
+	idem_count_init();
 	idem_outbox_init();
 	idem_flight_init();
 	idem_response_init();

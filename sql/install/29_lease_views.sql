@@ -104,9 +104,17 @@ AS 'MODULE_PATHNAME', 'idem_stat_consumers_source_fn';
 COMMENT ON FUNCTION idempotency_data.stat_consumers_source() IS
 'source of the view stat_consumers; use the view instead';
 
+CREATE FUNCTION idempotency_data.claim_verdicts(
+	OUT consumer text, OUT claimed bigint, OUT duplicate bigint, OUT busy bigint, OUT expired bigint, OUT dead bigint)
+RETURNS SETOF record
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000 ROWS 100
+AS 'MODULE_PATHNAME', 'idem_claim_verdicts_fn';
+COMMENT ON FUNCTION idempotency_data.claim_verdicts() IS
+'verdicts that consumers of this database were given since the server started; a source of the view stat_consumers';
+
 CREATE VIEW @extschema@.stat_consumers AS
 SELECT o.consumer,
-	   pg_catalog.bool_or(o.state IS NULL) AS registered,
+	   pg_catalog.bool_or(o.is_registered) AS registered,
 	   pg_catalog.count(*) FILTER (WHERE o.state = 'leased' AND NOT o.due) AS leased,
 	   pg_catalog.count(*) FILTER (WHERE o.state = 'leased' AND o.due) AS overdue,
 	   pg_catalog.count(*) FILTER (WHERE o.state = 'waiting' AND NOT o.due) AS waiting,
@@ -116,19 +124,31 @@ SELECT o.consumer,
 	   pg_catalog.max(o.attempt) FILTER (WHERE o.state <> 'dead') AS most_attempts,
 	   pg_catalog.min(o.lease_until) FILTER (WHERE o.due) AS oldest_overdue,
 	   pg_catalog.min(o.retry_at) FILTER (WHERE o.due) AS oldest_ready,
-	   pg_catalog.min(o.since) FILTER (WHERE o.state = 'dead') AS oldest_dead
-  FROM (SELECT (p.r).consumer COLLATE "C", (p.r).is_request, (p.r).state, (p.r).attempt, (p.r).since,
-			   (p.r).lease_until, (p.r).retry_at, (p.r).due
+	   pg_catalog.min(o.since) FILTER (WHERE o.state = 'dead') AS oldest_dead,
+	   pg_catalog.max(o.claimed) AS verdicts_claimed,
+	   pg_catalog.max(o.duplicate) AS verdicts_duplicate,
+	   pg_catalog.max(o.busy) AS verdicts_busy,
+	   pg_catalog.max(o.expired) AS verdicts_expired,
+	   pg_catalog.max(o.refused) AS verdicts_dead
+  FROM (SELECT (p.r).consumer COLLATE "C", false, (p.r).is_request, (p.r).state, (p.r).attempt, (p.r).since,
+			   (p.r).lease_until, (p.r).retry_at, (p.r).due,
+			   NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint
 		  FROM (SELECT idempotency_data.stat_consumers_source() AS r) AS p
 		UNION ALL
-		SELECT c.consumer, false AS is_request, NULL::@extschema@.lease_state AS state, NULL::int AS attempt,
-			   NULL::timestamptz AS since, NULL::timestamptz AS lease_until, NULL::timestamptz AS retry_at,
-			   NULL::boolean AS due
-		  FROM @extschema@.claim_consumers AS c)
-	   AS o (consumer, is_request, state, attempt, since, lease_until, retry_at, due)
+		SELECT c.consumer, true, false, NULL::@extschema@.lease_state, NULL::int, NULL::timestamptz,
+			   NULL::timestamptz, NULL::timestamptz, NULL::boolean,
+			   NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint, NULL::bigint
+		  FROM @extschema@.claim_consumers AS c
+		UNION ALL
+		SELECT v.consumer COLLATE "C", false, false, NULL::@extschema@.lease_state, NULL::int, NULL::timestamptz,
+			   NULL::timestamptz, NULL::timestamptz, NULL::boolean,
+			   v.claimed, v.duplicate, v.busy, v.expired, v.dead
+		  FROM idempotency_data.claim_verdicts() AS v)
+	   AS o (consumer, is_registered, is_request, state, attempt, since, lease_until, retry_at, due,
+			 claimed, duplicate, busy, expired, refused)
  GROUP BY o.consumer;
 COMMENT ON VIEW @extschema@.stat_consumers IS
-'how many events and requests are open, one row for each consumer that is registered or has any';
+'how many events and requests are open, and which verdicts were given: one row for each consumer that is registered, has any, or was given a verdict since the server started';
 COMMENT ON COLUMN @extschema@.stat_consumers.consumer IS 'name of the consumer';
 COMMENT ON COLUMN @extschema@.stat_consumers.registered IS 'it was registered by consumer_create';
 COMMENT ON COLUMN @extschema@.stat_consumers.leased IS 'events and requests whose lease lasts';
@@ -149,6 +169,12 @@ COMMENT ON COLUMN @extschema@.stat_consumers.oldest_ready IS
 'the earliest end of a pause that is over';
 COMMENT ON COLUMN @extschema@.stat_consumers.oldest_dead IS
 'since when one of the dead ones is dead';
+COMMENT ON COLUMN @extschema@.stat_consumers.verdicts_claimed IS
+'verdicts "claimed" of claims and leases since the server started, whatever became of the transaction; null in all these columns: none was given, or the library is not preloaded, or idempotency.max_counted_consumers others are counted';
+COMMENT ON COLUMN @extschema@.stat_consumers.verdicts_duplicate IS 'verdicts "duplicate"';
+COMMENT ON COLUMN @extschema@.stat_consumers.verdicts_busy IS 'verdicts "busy"';
+COMMENT ON COLUMN @extschema@.stat_consumers.verdicts_expired IS 'verdicts "expired"';
+COMMENT ON COLUMN @extschema@.stat_consumers.verdicts_dead IS 'verdicts "dead"';
 
 -- The lock on its xid leads to all locks of a prepared transaction: its virtual
 -- transaction is another one after a restart.  What has claimed or leased holds the lock

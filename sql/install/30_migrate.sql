@@ -1,5 +1,12 @@
 -- Moving in: events that another table remembers become completed claims.
 
+CREATE FUNCTION @extschema@.claims_progress(done bigint, total bigint)
+RETURNS void
+LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
+AS 'MODULE_PATHNAME', 'idem_claims_progress_fn';
+COMMENT ON FUNCTION @extschema@.claims_progress(done bigint, total bigint) IS
+'shows in stat_progress how far an import of this session has come, in whatever it counts; done = total ends it, and so does an error. claims_backfill calls it, and so may an import of your own';
+
 -- Each transaction takes one page of the source, by a scan of a range of TIDs.  So
 -- the procedure needs no index and no order of ids, and no snapshot lasts longer
 -- than a page.  But each page is read at a moment of its own: an UPDATE may move a
@@ -128,8 +135,10 @@ BEGIN
 			EXIT WHEN rereads;
 			block := block + 1;
 		END IF;
+		PERFORM @extschema@.claims_progress(block, greatest(block, pg_relation_size(source) / current_setting('block_size')::bigint) + 1);
 		COMMIT;
 	END LOOP;
+	PERFORM @extschema@.claims_progress(0, 0);
 END
 $$;
 COMMENT ON PROCEDURE @extschema@.claims_backfill(source regclass, id_column name, consumer text, condition text, first_block bigint, remembered bigint) IS

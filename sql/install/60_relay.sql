@@ -46,6 +46,10 @@ CREATE TABLE idempotency_data.relays (
     batch_events int NOT NULL,
     batch_size bigint NOT NULL,
     max_lag_size bigint,
+    -- the last relay_replay since a time: when, and what was there then
+    replay_at timestamptz,
+    replay_events bigint,
+    replay_seq bigint,
     CONSTRAINT sound CHECK (
         relay_id BETWEEN 1 AND 1999999999 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
         AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1
@@ -75,6 +79,12 @@ COMMENT ON COLUMN idempotency_data.relays.batch_size IS
     'Bytes.';
 COMMENT ON COLUMN idempotency_data.relays.max_lag_size IS
     'Bytes; NULL: no limit.';
+COMMENT ON COLUMN idempotency_data.relays.replay_at IS
+    'When relay_replay moved the position back last; NULL: never.';
+COMMENT ON COLUMN idempotency_data.relays.replay_events IS
+    'The events after the position at that time, counted as lag_events.';
+COMMENT ON COLUMN idempotency_data.relays.replay_seq IS
+    'The last number given to an event at that time.';
 COMMENT ON COLUMN idempotency_data.relays.halted IS
     'Why the relay waits until an operator acts; NULL: it does not wait.';
 COMMENT ON COLUMN idempotency_data.relays.halt_message IS

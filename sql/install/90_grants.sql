@@ -40,6 +40,7 @@ BEGIN
 			'claim_offset',
 			'claim_request',
 			'claims_backfill',
+			'claims_progress',
 			'claims_renew',
 			'complete_event',
 			'complete_events',
@@ -67,11 +68,13 @@ BEGIN
 		functions := ARRAY[
 			'claims_import',
 			'claims_maintain',
+			'claims_progress',
 			'consumer_alter',
 			'consumer_create',
 			'consumer_discard',
 			'consumer_drop',
 			'consumer_redrive',
+			'doctor',
 			'event_status',
 			'forget_event',
 			'producer_drop',
@@ -106,10 +109,12 @@ BEGIN
 			'stat_cursors',
 			'stat_leases',
 			'stat_outbox',
-			'stat_relay'
+			'stat_progress',
+			'stat_relay',
+			'watch'
 		];
 	WHEN 'monitor' THEN
-		functions := '{}';
+		functions := ARRAY['doctor'];
 		relations := ARRAY[
 			'claim_consumers',
 			'stat_claim_segments',
@@ -118,7 +123,9 @@ BEGIN
 			'stat_cursors',
 			'stat_leases',
 			'stat_outbox',
-			'stat_relay'
+			'stat_progress',
+			'stat_relay',
+			'watch'
 		];
 	WHEN 'backup' THEN
 		-- all that pg_dump locks and reads: any table and sequence of the other schema

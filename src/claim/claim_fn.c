@@ -43,14 +43,17 @@
 #include "claim/arg.h"
 #include "claim/claim.h"
 #include "claim/consumer.h"
+#include "claim/count.h"
 #include "claim/lease.h"
 #include "claim/lock.h"
 #include "shared/args.h"
 #include "shared/digest.h"
 #include "shared/document.h"
+#include "shared/progress.h"
 
 PG_FUNCTION_INFO_V1(idem_claim_events_fn);
 PG_FUNCTION_INFO_V1(idem_claims_import_fn);
+PG_FUNCTION_INFO_V1(idem_claims_progress_fn);
 PG_FUNCTION_INFO_V1(idem_claims_renew_fn);
 PG_FUNCTION_INFO_V1(idem_complete_events_fn);
 PG_FUNCTION_INFO_V1(idem_verify_lock_key_fn);
@@ -83,6 +86,7 @@ claim_event(FunctionCallInfo fcinfo, IdemGetId get)
 
 	result = idem_claim_event(id, consumer,
 							  wait_ms, has_valid_until ? &valid_until : NULL);
+	idem_count_verdicts(consumer, result, 1);
 	return idem_arg_label(get_func_rettype(fcinfo->flinfo->fn_oid), idem_claim_labels[result]);
 }
 
@@ -210,6 +214,7 @@ idem_claim_events_fn(PG_FUNCTION_ARGS)
 	IdemClaimItem *items;
 	IdemStr		consumer;
 	Datum		labels[IDEM_CLAIM_RESULTS];
+	int64		counts[IDEM_CLAIM_RESULTS] = {0};
 	int			n;
 
 	idem_prevent_read_only("claim_events()");
@@ -231,9 +236,12 @@ idem_claim_events_fn(PG_FUNCTION_ARGS)
 		values[0] = Int32GetDatum(i + 1);
 		values[1] = PointerGetDatum(id);
 		values[2] = labels[items[i].result];
+		counts[items[i].result]++;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		pfree(id);
 	}
+	for (int i = 0; i < IDEM_CLAIM_RESULTS; i++)
+		idem_count_verdicts(consumer, i, counts[i]);
 	return (Datum) 0;
 }
 
@@ -307,6 +315,25 @@ idem_claims_import_fn(PG_FUNCTION_ARGS)
 	items = idem_arg_event_ids(fcinfo, 1, &n);
 	PG_RETURN_INT64(idem_claims_import(items, n, consumer,
 									   PG_ARGISNULL(2) ? NULL : get_times(fcinfo, 2, n), false));
+}
+
+/* claims_progress(done, total): an import of this session reports how far it has come */
+Datum
+idem_claims_progress_fn(PG_FUNCTION_ARGS)
+{
+	int64		done;
+	int64		total;
+
+	idem_require_arg(fcinfo, 0, "done");
+	idem_require_arg(fcinfo, 1, "total");
+	done = PG_GETARG_INT64(0);
+	total = PG_GETARG_INT64(1);
+	if (done < 0 || total < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("arguments \"done\" and \"total\" must not be negative")));
+	idem_progress_import(done, total);
+	PG_RETURN_VOID();
 }
 
 /* claims_renew(event_ids, consumer) */

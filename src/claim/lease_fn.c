@@ -32,6 +32,7 @@
 #include "claim/arg.h"
 #include "claim/claim.h"
 #include "claim/consumer.h"
+#include "claim/count.h"
 #include "claim/lease.h"
 #include "lease/log.h"
 #include "shared/args.h"
@@ -102,6 +103,7 @@ lease_event(FunctionCallInfo fcinfo, IdemGetId get)
 	order.valid_until = PG_ARGISNULL(5) ? NULL : &valid_until;
 
 	idem_lease_event(id, consumer, &order, wait_ms, &answer);
+	idem_count_verdicts(consumer, answer.result, 1);
 	form_answer(&answer, id, consumer, TupleDescAttr(desc, COL_RESULT)->atttypid, values, nulls);
 	return HeapTupleGetDatum(heap_form_tuple(desc, values, nulls));
 }
@@ -140,6 +142,7 @@ idem_lease_events_fn(PG_FUNCTION_ARGS)
 		MemoryContext old = MemoryContextSwitchTo(row_context);
 
 		CHECK_FOR_INTERRUPTS();
+		idem_count_verdicts(consumer, answers[i].result, 1);
 		values[0] = Int32GetDatum(i + 1);
 		values[1] = PointerGetDatum(cstring_to_text_with_len(id.data, id.len));
 		form_answer(&answers[i], id, consumer, result_type, values + 2, nulls + 2);

@@ -18,13 +18,16 @@
 #include "access/htup_details.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
+#include "utils/tuplestore.h"
 
 #include "compat.h"
 #include "claim/arg.h"
 #include "claim/consumer.h"
+#include "claim/count.h"
 #include "claim/leased.h"
 #include "lease/log.h"
 #include "shared/args.h"
@@ -109,6 +112,7 @@ idem_claim_consumers_source_fn(PG_FUNCTION_ARGS)
 PG_FUNCTION_INFO_V1(idem_leases_source_fn);
 PG_FUNCTION_INFO_V1(idem_requests_source_fn);
 PG_FUNCTION_INFO_V1(idem_stat_consumers_source_fn);
+PG_FUNCTION_INFO_V1(idem_claim_verdicts_fn);
 
 /* What a column shows. */
 typedef enum Shown
@@ -314,4 +318,27 @@ idem_stat_consumers_source_fn(PG_FUNCTION_ARGS)
 	};
 
 	return idem_rows_next(fcinfo, &source);
+}
+
+/* claim_verdicts() -> setof (consumer, and a count per verdict) */
+Datum
+idem_claim_verdicts_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	IdemCounts *counts;
+	int			n;
+
+	InitMaterializedSRF(fcinfo, 0);
+	counts = idem_counts(&n);
+	for (int i = 0; i < n; i++)
+	{
+		Datum		values[1 + IDEM_CLAIM_RESULTS];
+		bool		nulls[1 + IDEM_CLAIM_RESULTS] = {false};
+
+		values[0] = PointerGetDatum(cstring_to_text_with_len(counts[i].consumer, counts[i].len));
+		for (int v = 0; v < IDEM_CLAIM_RESULTS; v++)
+			values[1 + v] = Int64GetDatum(counts[i].verdicts[v]);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	PG_RETURN_NULL();
 }

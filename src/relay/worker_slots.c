@@ -496,6 +496,12 @@ idem_slots_outnumber_processes(void)
 }
 
 bool
+idem_slots_have_launcher(void)
+{
+	return ((volatile SlotsShmem *) shared)->launcher_procno >= 0;
+}
+
+bool
 idem_slots_lack_process(void)
 {
 	return shared->demand.no_process;

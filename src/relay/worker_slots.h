@@ -239,6 +239,9 @@ extern void idem_slot_has_process(void);
 /* Were there fewer processes than slots, when there was none for a slot last? */
 extern bool idem_slots_outnumber_processes(void);
 extern bool idem_slots_lack_process(void);
+
+/* Is there a launcher? */
+extern bool idem_slots_have_launcher(void);
 extern void idem_slots_try_processes(void);
 
 /* For a worker, about its own slot */

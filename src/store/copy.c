@@ -73,6 +73,7 @@
 #include "compat.h"
 #include "shared/catalog.h"
 #include "shared/fault.h"
+#include "shared/progress.h"
 #include "shared/xid.h"
 #include "store/copy.h"
 #include "store/pace.h"
@@ -302,6 +303,7 @@ copy_row(TupleTableSlot *row, IdemRunWriter *writer, MemoryContext entry_context
 		idem_run_add(writer, last);
 		MemoryContextReset(entry_context);
 	}
+	idem_progress_add();
 	idem_pace_entry();
 }
 
@@ -406,6 +408,17 @@ open_targets(const IdemSurvey *survey, const Copy *copy, IdemSlot *targets)
 	return true;
 }
 
+/* How many entries are copied? */
+static int64
+count_rows(const Copy *copy)
+{
+	int64		n = 0;
+
+	for (int class = 0; class < IDEM_RETENTION_CLASSES; class++)
+		n += copy->rows[class];
+	return n;
+}
+
 /*
  * All slots are open before the first run is written: a run counts with its end mark, and
  * would be written again and again if another one could not be.
@@ -422,6 +435,8 @@ idem_copy_segment(const IdemSurvey *survey, int number, int *nruns)
 		return false;
 	summarize(&copy);
 	copied = open_targets(survey, &copy, targets);
+	if (copied)
+		idem_progress_begin(IDEM_JOB_PACKING, number, count_rows(&copy));
 	for (int class = 0; copied && class < IDEM_RETENTION_CLASSES; class++)
 	{
 		if (copy.rows[class] == 0)
@@ -431,7 +446,10 @@ idem_copy_segment(const IdemSurvey *survey, int number, int *nruns)
 		copy_class(&copy, class, &targets[class], survey->time);
 	}
 	if (copied)
+	{
+		idem_progress_end();
 		close_targets(&copy, targets, IDEM_RETENTION_CLASSES);
+	}
 	PopActiveSnapshot();
 	table_close(copy.heap, NoLock);
 	return copied;
@@ -546,6 +564,7 @@ merge_entries(Merge *merge)
 			binaryheap_replace_first(merge->order, Int32GetDatum(i));
 		else
 			(void) binaryheap_remove_first(merge->order);
+		idem_progress_add();
 		idem_pace_entry();
 	}
 	write_standing(merge);
@@ -605,7 +624,9 @@ idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level)
 	source.strategy = GetAccessStrategy(BAS_BULKREAD);
 	begin_merge(&merge, &source, runs);
 	merge.writer = begin_run(&target, &run, expected);
+	idem_progress_begin(IDEM_JOB_MERGING, from, expected);
 	merge_entries(&merge);
+	idem_progress_end();
 	IDEM_FAULT_POINT("store-merge-pages");
 	idem_run_finish(merge.writer);
 	IDEM_FAULT_POINT("store-merge-mark-written");

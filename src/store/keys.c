@@ -92,6 +92,7 @@
 #include "shared/empty.h"
 #include "shared/fault.h"
 #include "shared/lock_wait.h"
+#include "shared/progress.h"
 #include "shared/table.h"
 #include "store/entry.h"
 #include "store/keys.h"
@@ -542,11 +543,14 @@ make_keys(IdemKeys *keys)
 	IDEM_FAULT_POINT("store-keys-filling");
 	if (idem_keys_read_head(keys, &shape) == IDEM_KEYS_FILLING)
 	{
+		idem_progress_begin(IDEM_JOB_FILLING, keys->number, RelationGetNumberOfBlocks(keys->heap));
 		while (rounds < MANY_ROUNDS && (filling.done = next_block(keys, &filling, &rounds)) != InvalidBlockNumber)
 		{
 			CHECK_FOR_INTERRUPTS();
+			idem_progress_set(filling.done);
 			fill_block(keys, filling.done, rows, &filling.shape);
 		}
+		idem_progress_end();
 	}
 	pfree(rows);
 	return rounds < MANY_ROUNDS;

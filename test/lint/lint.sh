@@ -232,7 +232,7 @@ relay_includes_up()
 # claim and outbox do not include each other; only their SQL-callable wrappers may.
 # The sinks and shared include none of the subsystems, nor do canonical, guard and lease.
 # request and cursor are above claim, lease and store; only idempotency.c includes them.
-# Folders of the relay include lower folders only.
+# Nothing includes doctor.  Folders of the relay include lower folders only.
 check_layers()
 {
 	{
@@ -242,6 +242,7 @@ check_layers()
 		grep -rnE '#include "(claim|cursor|outbox|relay|request|sink|store)/' src/canonical src/guard src/lease
 		grep -rnE '#include "(canonical|cursor|guard|outbox|relay|sink)/' src/request
 		grep -rnE '#include "(canonical|guard|outbox|relay|request|sink)/' src/cursor
+		grep -rnE '#include "doctor/' src --include='*.[ch]' --exclude-dir=doctor
 		grep -rnE '#include "(cursor|request)/' src --include='*.[ch]' --exclude-dir=cursor --exclude-dir=request | grep -v '^src/idempotency\.c:'
 		relay_includes_up
 	} 2>/dev/null | none "includes must point down:"
@@ -254,7 +255,7 @@ check_readmes()
 {
 	local readme dir name
 
-	for readme in src/README.md src/{canonical,claim,cursor,guard,lease,outbox,relay,request,shared}/README.md src/relay/*/README.md; do
+	for readme in src/README.md src/{canonical,claim,cursor,doctor,guard,lease,outbox,relay,request,shared}/README.md src/relay/*/README.md; do
 		[ -f "$readme" ] || continue
 		dir=$(cut -d / -f 1,2 <<<"$readme")
 		dir=${dir%/README.md}

@@ -251,7 +251,7 @@ raise_epoch(const IdemRelayConfig *c, bool other_server)
 
 	SPI_connect();
 	idem_spi_run("WITH next AS MATERIALIZED (SELECT pg_catalog.nextval('%s.relay_log_id') AS epoch)"
-				 " UPDATE %s.relays r SET epoch = next.epoch,"
+				 " UPDATE %s.relays r SET epoch = next.epoch, replay_at = NULL,"
 				 " server_epoch = CASE WHEN $2 THEN next.epoch ELSE r.server_epoch END"
 				 " FROM next WHERE relay_id = $1 RETURNING r.epoch", 2, types, values, NULL);
 	epoch = DatumGetInt64(idem_spi_value(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1));

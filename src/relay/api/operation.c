@@ -24,6 +24,8 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "outbox/reader.h"
+#include "outbox/segment.h"
 #include "relay/api/api.h"
 #include "relay/position/blocked.h"
 #include "relay/position/parked.h"
@@ -157,6 +159,24 @@ replay_one(IdemRelayConfig *c, const pg_uuid_t *event_id)
 	idem_reader_free(reader);
 }
 
+/* Note what the replay has before it, for stat_progress. */
+static void
+note_replay(const IdemRelayConfig *c, const IdemPosition *start)
+{
+	Oid			types[3] = {INT4OID, INT8OID, INT8OID};
+	Datum		values[3];
+	IdemLag		lag;
+
+	idem_reader_lags(&start, &lag, 1);
+	values[0] = Int32GetDatum(c->relay_id);
+	values[1] = Int64GetDatum(lag.events);
+	values[2] = Int64GetDatum(idem_outbox_last_seq());
+	SPI_connect();
+	(void) idem_spi_run("UPDATE %s.relays SET replay_at = pg_catalog.clock_timestamp(), replay_events = $2, replay_seq = $3"
+						" WHERE relay_id = $1", 3, types, values, NULL);
+	SPI_finish();
+}
+
 /*
  * Move the position back to the last snapshot known to be older than the time.
  * Never move it forward: a relay that lags behind that snapshot stays where it
@@ -172,6 +192,7 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 	if (last && idem_position_sees_more(pos.base, last->pos.base))
 		pos.base = last->pos.base;
 	idem_relay_move_position(c, IDEM_FRESH_MOVED, false, &pos);
+	note_replay(c, &pos);
 }
 
 /* Refuse arguments of relay_replay whose feature is not built. */

@@ -34,6 +34,7 @@
 
 #include "outbox/number.h"
 #include "outbox/reader.h"
+#include "outbox/segment.h"
 #include "relay/api/api.h"
 #include "relay/config.h"
 #include "relay/position/blocked.h"
@@ -51,10 +52,12 @@ PG_FUNCTION_INFO_V1(idem_stat_relay_source_fn);
 PG_FUNCTION_INFO_V1(idem_dead_letters_source_fn);
 PG_FUNCTION_INFO_V1(idem_relay_status_fn);
 PG_FUNCTION_INFO_V1(idem_relay_lag_fn);
+PG_FUNCTION_INFO_V1(idem_relay_replays_fn);
 PG_FUNCTION_INFO_V1(idem_relay_parked_restore_fn);
 
 #define STATUS_COLUMNS 12
 #define LAG_COLUMNS 6
+#define REPLAY_COLUMNS 4
 
 /*
  * Return the rows of a view, to any caller with EXECUTE on its function.  The
@@ -295,6 +298,95 @@ idem_relay_lag_fn(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		put_lag(rsinfo, ids[i], shown[i], &lags[i], &lags[n + i]);
 	PG_RETURN_VOID();
+}
+
+/* A replay that is going on. */
+typedef struct Replay
+{
+	int			relay_id;
+	int64		epoch;
+	char	   *relay;
+	TimestampTz at;
+	int64		events;			/* that it had before it */
+	int64		seq;			/* the last number of an event then */
+} Replay;
+
+/* The relays whose position was moved back last by a replay; *n: how many.  palloc'd. */
+static Replay *
+read_replays(int *n)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	Replay	   *replays;
+
+	SPI_connect();
+	*n = (int) idem_spi_read("SELECT relay_id, epoch, relay, replay_at, replay_events, replay_seq FROM %s.relays"
+							 " WHERE replay_at IS NOT NULL AND replay_events IS NOT NULL AND replay_seq IS NOT NULL", 0, NULL, NULL);
+	replays = MemoryContextAlloc(caller, sizeof(Replay) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	desc = SPI_tuptable->tupdesc;
+
+		replays[i].relay_id = DatumGetInt32(idem_spi_value(row, desc, 1));
+		replays[i].epoch = DatumGetInt64(idem_spi_value(row, desc, 2));
+		replays[i].relay = MemoryContextStrdup(caller, idem_spi_text(row, desc, 3));
+		replays[i].at = DatumGetTimestampTz(idem_spi_value(row, desc, 4));
+		replays[i].events = DatumGetInt64(idem_spi_value(row, desc, 5));
+		replays[i].seq = DatumGetInt64(idem_spi_value(row, desc, 6));
+	}
+	SPI_finish();
+	return replays;
+}
+
+/*
+ * Return a row of a replay, unless nothing is left of what was there when it began.  Of
+ * the events after the position those that were enqueued since are left out, by their
+ * numbers.
+ */
+static void
+put_replay(ReturnSetInfo *rsinfo, const Replay *replay, const IdemLag *lag, int64 last_seq)
+{
+	Datum		values[REPLAY_COLUMNS];
+	bool		nulls[REPLAY_COLUMNS] = {false};
+	int64		left = lag->events - Max(last_seq - replay->seq, 0);
+
+	if (lag->events == 0 || lag->oldest > replay->at)
+		return;
+	left = Max(left, 1);
+	values[0] = CStringGetTextDatum(replay->relay);
+	values[1] = Int64GetDatum(Max(replay->events - left, 0));
+	values[2] = Int64GetDatum(Max(replay->events, left));
+	values[3] = TimestampTzGetDatum(replay->at);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+}
+
+/* relay_replays() -> setof (relay, done, total, since) */
+Datum
+idem_relay_replays_fn(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			n;
+	Replay	   *replays = read_replays(&n);
+	HTAB	   *rows;
+	int64		last_seq;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (n == 0)
+		PG_RETURN_NULL();
+	rows = idem_position_all_last();
+	last_seq = idem_outbox_last_seq();
+	for (int i = 0; i < n; i++)
+	{
+		const IdemPositionRow *row = idem_position_of(rows, replays[i].relay_id, replays[i].epoch);
+		const IdemPosition *position = row != NULL ? &row->pos : NULL;
+		IdemLag		lag;
+
+		if (position == NULL)
+			continue;
+		idem_reader_lags(&position, &lag, 1);
+		put_replay(rsinfo, &replays[i], &lag, last_seq);
+	}
+	PG_RETURN_NULL();
 }
 
 /*

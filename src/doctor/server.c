@@ -1,0 +1,404 @@
+/*-------------------------------------------------------------------------
+ *
+ * server.c
+ *		The areas of doctor() that look at the server: versions, settings, locks, disk,
+ *		transactions, roles, what the store waits for, and counters.
+ *
+ * A threshold is one that a healthy server does not pass; a fault is what an operator
+ * has to act on, or what takes a guarantee away.
+ *
+ * LOCKING: those of the views that the queries read, given back by each query.
+ *
+ * MEMORY: the caller's context.
+ *
+ * Copyright (c) 2026, the idempotency developers
+ *
+ * IDENTIFICATION
+ *		src/doctor/server.c
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "access/twophase.h"
+#include "common/relpath.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+#include "claim/count.h"
+#include "doctor/doctor.h"
+#include "shared/catalog.h"
+#include "shared/spi.h"
+
+/* The Makefile gives the version as a bare number. */
+#define TEXT_OF(x) #x
+#define AS_TEXT(x) TEXT_OF(x)
+#define LIBRARY_VERSION AS_TEXT(IDEM_VERSION)
+
+/* A disk of which less is free, in percent, is about to be full. */
+#define MIN_FREE_PERCENT 5
+
+/* A lock table of which more is in use, in percent, is about to be full. */
+#define MAX_LOCKS_PERCENT 80
+
+/* A transaction that is open for longer, and holds something up, is a finding. */
+#define OPEN_TRANSACTION "1 min"
+
+/* Run a query as the extension's owner; returns the number of rows.  Its end is end_query. */
+static uint64
+begin_query(const char *sql)
+{
+	SPI_connect();
+	return idem_spi_read(sql, 0, NULL, NULL);
+}
+
+static void
+end_query(void)
+{
+	SPI_finish();
+}
+
+/* The text of a column of a row of the query, in the context of SPI; "" if it is null. */
+static char *
+text_of(uint64 row, int column)
+{
+	char	   *value = SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column);
+
+	return value != NULL ? value : "";
+}
+
+/* Return a fault for each row of a query that has a finding and a remedy. */
+static void
+put_faults(IdemDoctor *d, const char *sql)
+{
+	uint64		n = begin_query(sql);
+
+	for (uint64 i = 0; i < n; i++)
+		idem_doctor_put(d, IDEM_DOCTOR_FAULT, text_of(i, 1), text_of(i, 2));
+	end_query();
+}
+
+/* Versions */
+
+/* The version of an extension of this database; palloc'd, NULL if it is not there. */
+static char *
+version_of(const char *extension)
+{
+	Oid			types[1] = {TEXTOID};
+	Datum		values[1] = {CStringGetTextDatum(extension)};
+	MemoryContext caller = CurrentMemoryContext;
+	char	   *version = NULL;
+
+	SPI_connect();
+	if (idem_spi_read("SELECT extversion FROM pg_catalog.pg_extension WHERE extname = $1", 1, types, values) > 0)
+		version = MemoryContextStrdup(caller, text_of(0, 1));
+	SPI_finish();
+	return version;
+}
+
+void
+idem_doctor_versions(IdemDoctor *d)
+{
+	char	   *ours = version_of(IDEM_EXTENSION_NAME);
+	char	   *pgcrypto = version_of("pgcrypto");
+
+	if (ours == NULL || strcmp(ours, LIBRARY_VERSION) != 0)
+		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+						psprintf("the loaded library is of version %s, the extension of this database of version %s",
+								 LIBRARY_VERSION, ours != NULL ? ours : "none"),
+						"Run ALTER EXTENSION idempotency UPDATE in this database. If it says that the version is installed already, restart the server: it has the former library loaded.");
+	if (pgcrypto == NULL)
+		idem_doctor_put(d, IDEM_DOCTOR_FAULT, "the extension pgcrypto is not in this database",
+						"Run CREATE EXTENSION pgcrypto as a superuser.");
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK,
+						psprintf("PostgreSQL %s, idempotency %s, pgcrypto %s", PG_VERSION, ours, pgcrypto), NULL);
+}
+
+/* Settings */
+
+/* A value of a setting that takes a guarantee away. */
+typedef struct BadSetting
+{
+	const char *name;
+	const char *value;
+	IdemDoctorOk ok;
+	const char *what;			/* it does */
+	bool		per_session;	/* a database or a role may have it */
+} BadSetting;
+
+static const BadSetting bad_settings[] = {
+	{"fsync", "off", IDEM_DOCTOR_FAULT, "a crash of the machine may lose or double events, or leave the database damaged", false},
+	{"full_page_writes", "off", IDEM_DOCTOR_UNKNOWN, "a crash of the machine may damage tables, unless the file system never writes a part of a page", false},
+	{"zero_damaged_pages", "on", IDEM_DOCTOR_FAULT, "events and remembered ids on a damaged page are lost without an error", true},
+	{"ignore_checksum_failure", "on", IDEM_DOCTOR_FAULT, "damaged pages are taken for sound", true},
+	{"allow_system_table_mods", "on", IDEM_DOCTOR_FAULT, "tables of the extension may be altered in ways that its code does not see", true},
+	{"idempotency.durable_complete", "off", IDEM_DOCTOR_FAULT, "a completion that was acknowledged may be lost in a crash, and its event has its effect once more", true},
+	{"idempotency.uncompleted_claims", "keep", IDEM_DOCTOR_FAULT, "a handler that forgets to complete its claim has its effect at each delivery", true},
+	{"idempotency.store_maintenance", "off", IDEM_DOCTOR_FAULT, "what claims remember is not packed, and grows", true},
+};
+
+/* The value with which a session begins here. */
+static void
+look_at_value(IdemDoctor *d, const BadSetting *bad)
+{
+	const char *value = GetConfigOptionResetString(bad->name);
+
+	if (value == NULL || strcmp(value, bad->value) != 0)
+		return;
+	idem_doctor_put(d, bad->ok, psprintf("%s is %s: %s", bad->name, bad->value, bad->what),
+					psprintf("As a superuser: ALTER SYSTEM RESET %s; SELECT pg_reload_conf(); then see by SHOW in a new session whether a configuration file, the database or the role sets it.", bad->name));
+}
+
+/* What databases and roles set for themselves, where that is not what this session has. */
+static void
+look_at_roles(IdemDoctor *d, const BadSetting *bad)
+{
+	const char *value = GetConfigOptionResetString(bad->name);
+	Oid			types[2] = {TEXTOID, TEXTOID};
+	Datum		values[2] = {CStringGetTextDatum(bad->name), CStringGetTextDatum(bad->value)};
+	uint64		n;
+
+	if (value != NULL && strcmp(value, bad->value) == 0)
+		return;
+	SPI_connect();
+	n = idem_spi_read("SELECT CASE WHEN s.setrole = 0 THEN '' ELSE ' for role ' || pg_catalog.quote_ident(r.rolname) END,"
+					  " CASE WHEN s.setrole = 0 THEN 'DATABASE ' || pg_catalog.quote_ident(pg_catalog.current_database())"
+					  "  WHEN s.setdatabase = 0 THEN 'ROLE ' || pg_catalog.quote_ident(r.rolname)"
+					  "  ELSE 'ROLE ' || pg_catalog.quote_ident(r.rolname) || ' IN DATABASE '"
+					  "   || pg_catalog.quote_ident(pg_catalog.current_database()) END"
+					  " FROM pg_catalog.pg_db_role_setting s LEFT JOIN pg_catalog.pg_roles r ON r.oid = s.setrole"
+					  " WHERE $1 || '=' || $2 = ANY (s.setconfig) AND s.setdatabase IN (0,"
+					  "  (SELECT b.oid FROM pg_catalog.pg_database b WHERE b.datname = pg_catalog.current_database()))"
+					  " ORDER BY 1, 2", 2, types, values);
+	for (uint64 i = 0; i < n; i++)
+		idem_doctor_put(d, bad->ok,
+						psprintf("%s is %s%s: %s", bad->name, bad->value, text_of(i, 1), bad->what),
+						psprintf("ALTER %s RESET %s; then let its sessions connect anew.", text_of(i, 2), bad->name));
+	SPI_finish();
+}
+
+void
+idem_doctor_settings(IdemDoctor *d)
+{
+	for (int i = 0; i < lengthof(bad_settings); i++)
+	{
+		look_at_value(d, &bad_settings[i]);
+		if (bad_settings[i].per_session)
+			look_at_roles(d, &bad_settings[i]);
+	}
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK,
+						psprintf("fsync %s, wal_level %s, synchronous_commit %s",
+								 GetConfigOption("fsync", false, false), GetConfigOption("wal_level", false, false),
+								 GetConfigOption("synchronous_commit", false, false)), NULL);
+}
+
+/* The lock table */
+
+/*
+ * For how many locks the server has room at least.  Claims need this table, and so does
+ * everybody else.
+ */
+static int64
+lock_table_size(void)
+{
+	return (int64) max_locks_per_xact * (MaxBackends + max_prepared_xacts);
+}
+
+/* Claims of one transaction must not be able to use up the lock table. */
+static void
+look_at_budget(IdemDoctor *d, int64 room)
+{
+	int			budget = atoi(GetConfigOption("idempotency.max_claim_locks", false, false));
+
+	if (budget < 0 || budget <= room / 2)
+		return;
+	idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+					psprintf("idempotency.max_claim_locks is %d, and the server has room for about " INT64_FORMAT " locks: one transaction may use them up for everybody",
+							 budget, room),
+					"Set idempotency.max_claim_locks to -1, or raise max_locks_per_transaction and restart the server.");
+}
+
+/* Whoever has the most locks is named. */
+static void
+look_at_use(IdemDoctor *d, int64 room)
+{
+	uint64		n = begin_query("SELECT COALESCE(pg_catalog.sum(h.held), 0), (pg_catalog.array_agg(h.pid ORDER BY h.held DESC))[1], pg_catalog.max(h.held)"
+								" FROM (SELECT l.pid, pg_catalog.count(*) AS held FROM pg_catalog.pg_locks l"
+								"  WHERE NOT l.fastpath GROUP BY l.pid) h");
+	int64		used = n > 0 ? atoll(text_of(0, 1)) : 0;
+	const char *pid = n > 0 ? text_of(0, 2) : "";
+
+	if (used * 100 > room * MAX_LOCKS_PERCENT)
+		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+						psprintf(INT64_FORMAT " locks are held, and the server has room for about " INT64_FORMAT "; %s holds %s of them",
+								 used, room, pid[0] != '\0' ? psprintf("process %s", pid) : "a prepared transaction", text_of(0, 3)),
+						pid[0] != '\0' ?
+						psprintf("Let that process end its transaction, or SELECT pg_terminate_backend(%s). If it needs so many locks, raise max_locks_per_transaction and restart the server.", pid) :
+						"COMMIT PREPARED or ROLLBACK PREPARED what pg_prepared_xacts shows.");
+	else if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK,
+						psprintf(INT64_FORMAT " of about " INT64_FORMAT " locks are held", used, room), NULL);
+	end_query();
+}
+
+void
+idem_doctor_locks(IdemDoctor *d)
+{
+	int64		room = lock_table_size();
+
+	look_at_budget(d, room);
+	look_at_use(d, room);
+}
+
+/* Disk */
+
+/* Look at the file system of a directory; returns its free share, in percent, or -1. */
+static int
+look_at_disk(IdemDoctor *d, const char *what, const char *path)
+{
+	struct statvfs disk;
+	int			free_percent;
+
+	if (statvfs(path, &disk) != 0 || disk.f_blocks == 0)
+	{
+		idem_doctor_put(d, IDEM_DOCTOR_UNKNOWN, psprintf("could not look at the disk of %s: %m", what),
+						"Look at it by df on the server's machine.");
+		return -1;
+	}
+	free_percent = (int) (disk.f_bavail * 100.0 / disk.f_blocks);
+	if (free_percent < MIN_FREE_PERCENT)
+		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+						psprintf("%d %% of the disk of %s are free", free_percent, what),
+						"Make room on the disk, or enlarge it. See \"What holds the disk\" in doc/howto/operate.md for what the extension holds, and why.");
+	return free_percent;
+}
+
+void
+idem_doctor_disk(IdemDoctor *d)
+{
+	char	   *path = GetDatabasePath(MyDatabaseId, MyDatabaseTableSpace);
+	int			data = look_at_disk(d, "the database", path);
+	int			wal = look_at_disk(d, "the write-ahead log", "pg_wal");
+
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK,
+						psprintf("free: %d %% for the database, %d %% for the write-ahead log", data, wal), NULL);
+}
+
+/* Transactions */
+
+void
+idem_doctor_transactions(IdemDoctor *d)
+{
+	put_faults(d,
+			   "SELECT pg_catalog.format('prepared transaction %1$L of role %2$I is open since %3$s', p.gid, p.owner, pg_catalog.date_trunc('second', p.prepared)),"
+			   " pg_catalog.format('Ask its transaction manager for the outcome, then COMMIT PREPARED %1$L or ROLLBACK PREPARED %2$L in this database.', p.gid, p.gid)"
+			   " FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()"
+			   "  AND p.prepared < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "' ORDER BY p.prepared");
+
+	/*
+	 * A reader or a writer of the tables holds them up; a snapshot holds up
+	 * what waits for one.
+	 */
+	put_faults(d,
+			   "WITH held AS MATERIALIZED (SELECT EXISTS (SELECT FROM %t.stat_claim_segments s"
+			   "   WHERE s.held_by IN ('snapshot', 'transaction')) AS by_snapshot),"
+			   " lockers AS MATERIALIZED (SELECT DISTINCT l.pid FROM pg_catalog.pg_locks l"
+			   "   JOIN pg_catalog.pg_class c ON c.oid = l.relation"
+			   "   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
+			   "  WHERE l.granted AND n.nspname = '" IDEM_DATA_SCHEMA_NAME "' AND l.database = (SELECT b.oid FROM pg_catalog.pg_database b"
+			   "    WHERE b.datname = pg_catalog.current_database()))"
+			   " SELECT pg_catalog.format('process %1$s of role %2$I has been in a transaction since %3$s (%4$s), %5$s', a.pid, a.usename,"
+			   "   pg_catalog.date_trunc('second', a.xact_start), a.state,"
+			   "   CASE WHEN k.pid IS NOT NULL THEN 'with locks on tables of the extension' ELSE 'and keeps packed ids from being emptied' END),"
+			   "  pg_catalog.format('If it is a dump or another command that goes on, let it end. Else end it in its client, or SELECT pg_terminate_backend(%1$s).', a.pid)"
+			   " FROM pg_catalog.pg_stat_activity a CROSS JOIN held h LEFT JOIN lockers k ON k.pid = a.pid"
+			   " WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid() AND a.backend_type = 'client backend'"
+			   "  AND a.xact_start < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "'"
+			   "  AND (k.pid IS NOT NULL OR h.by_snapshot AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL))"
+			   " ORDER BY a.xact_start");
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK, "no transaction that holds something up has been open for more than " OPEN_TRANSACTION, NULL);
+}
+
+/* Roles */
+
+void
+idem_doctor_roles(IdemDoctor *d)
+{
+	/* what a view reads has to be granted with it */
+	put_faults(d,
+			   "SELECT DISTINCT pg_catalog.format('role %1$I may read the view %2$s, and not execute the function %3$s that it reads', g.rolname, v.oid::pg_catalog.regclass, p.oid::pg_catalog.regprocedure),"
+			   " pg_catalog.format('GRANT EXECUTE ON FUNCTION %1$s TO %2$I;', p.oid::pg_catalog.regprocedure, g.rolname)"
+			   " FROM pg_catalog.pg_class v CROSS JOIN pg_catalog.aclexplode(v.relacl) a"
+			   " JOIN pg_catalog.pg_roles g ON g.oid = a.grantee"
+			   " JOIN pg_catalog.pg_rewrite w ON w.ev_class = v.oid"
+			   " JOIN pg_catalog.pg_depend e ON e.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass AND e.objid = w.oid"
+			   "  AND e.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass"
+			   " JOIN pg_catalog.pg_proc p ON p.oid = e.refobjid"
+			   " JOIN pg_catalog.pg_namespace n ON n.oid = v.relnamespace"
+			   " WHERE n.nspname = '" IDEM_API_SCHEMA_NAME "' AND v.relkind = 'v' AND a.privilege_type = 'SELECT'"
+			   "  AND NOT pg_catalog.has_function_privilege(g.oid, p.oid, 'EXECUTE') ORDER BY 1");
+	put_faults(d,
+			   "SELECT pg_catalog.format('role %1$I may use objects of the schema %2$I, and has no USAGE on the schema', r.rolname, n.nspname),"
+			   " pg_catalog.format('GRANT USAGE ON SCHEMA %1$I TO %2$I;', n.nspname, r.rolname)"
+			   " FROM pg_catalog.pg_namespace n JOIN"
+			   " (SELECT v.relnamespace AS nsp, a.grantee FROM pg_catalog.pg_class v CROSS JOIN pg_catalog.aclexplode(v.relacl) a"
+			   "  UNION SELECT p.pronamespace, a.grantee FROM pg_catalog.pg_proc p CROSS JOIN pg_catalog.aclexplode(p.proacl) a) o ON o.nsp = n.oid"
+			   " JOIN pg_catalog.pg_roles r ON r.oid = o.grantee"
+			   " WHERE n.nspname = '" IDEM_API_SCHEMA_NAME "' AND NOT pg_catalog.has_schema_privilege(r.oid, n.oid, 'USAGE') ORDER BY 1");
+	put_faults(d,
+			   "SELECT pg_catalog.format('consumer %1$L belongs to role %2$I, which does not exist: nobody but superusers may claim', c.consumer, c.owner),"
+			   " pg_catalog.format('SELECT idempotency.consumer_alter(%1$L, owner => ''role'') with the role that is to own it.', c.consumer)"
+			   " FROM %t.claim_consumers c WHERE c.owner_missing ORDER BY 1");
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK, "no role lacks a privilege that goes with what it was granted", NULL);
+}
+
+/* The dedup store and the logs */
+
+void
+idem_doctor_store(IdemDoctor *d)
+{
+	put_faults(d,
+			   "SELECT pg_catalog.format('%1$s of what claims remember wait to be packed, and no packer is at work', pg_catalog.pg_size_pretty(pg_catalog.sum(s.bytes))),"
+			   " 'SELECT idempotency.claims_maintain(); if it returns false, raise max_worker_processes and restart the server.'"
+			   " FROM %t.stat_claim_segments s WHERE s.state IN ('current', 'closed') AND s.held_by = 'no packer' HAVING pg_catalog.count(*) > 0");
+	put_faults(d,
+			   "SELECT 'a restore of the database has not brought all rows of what claims remember',"
+			   " 'Let the restore end. If it broke off, repeat it: see \"Dumps and restores\" in doc/reference/how-ids-are-remembered.md.'"
+			   " FROM %t.stat_claim_segments s WHERE s.held_by = 'restore' HAVING pg_catalog.count(*) > 0");
+	put_faults(d,
+			   "SELECT pg_catalog.format('%1$s keeps the log of %2$s from being shortened', pg_catalog.initcap(s.held_by), s.log),"
+			   " 'Raise max_worker_processes and restart the server, if this stays while claims come.'"
+			   " FROM (SELECT 'leases' AS log, l.held_by FROM %t.stat_leases l UNION ALL SELECT 'cursors', c.held_by FROM %t.stat_cursors c) s"
+			   " WHERE s.held_by = 'no worker'");
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK, "what claims remember is packed as it comes", NULL);
+}
+
+/* Counters of verdicts */
+
+void
+idem_doctor_counters(IdemDoctor *d)
+{
+	int64		uncounted = idem_count_uncounted();
+	int			n;
+
+	(void) idem_counts(&n);
+	if (uncounted > 0)
+		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+						psprintf(INT64_FORMAT " verdicts were counted for no consumer: more than idempotency.max_counted_consumers (%d) consumers claim on this server",
+								 uncounted, idem_max_counted_consumers),
+						"Give consumers names that do not change from message to message; or raise idempotency.max_counted_consumers and restart the server.");
+	else
+		idem_doctor_put(d, IDEM_DOCTOR_OK, psprintf("verdicts of %d consumers of this database are counted", n), NULL);
+}
