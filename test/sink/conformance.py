@@ -179,7 +179,7 @@ BROKEN = {
     "a gap between CHUNKs": event(length=9, chunk=b"x") + chunk(2, b"x"),
     "a CHUNK past the end": event(length=2, chunk=b"x") + chunk(1, b"xy"),
     "an EVENT within another": event(length=9, chunk=b"x") + event(index=1),
-    "a SETTLE of a batch to come": codec.encode("SETTLE", batch=9),
+    "a SETTLE of a batch to come": codec.encode("SETTLE", batch=9, first=0, last=0),
 }
 
 

@@ -205,7 +205,8 @@ put_from_worker(const IdemProtoFrame *f)
 				f->u.end.batch, f->u.end.count, f->u.end.position.row_id, f->u.end.position.k);
 			break;
 		case IDEM_PROTO_SETTLE:
-			put("type SETTLE\nbatch %" PRIu64 "\n", f->u.settle.batch);
+			put("type SETTLE\nbatch %" PRIu64 "\nfirst %" PRIu32 "\nlast %" PRIu32 "\n",
+				f->u.settle.batch, f->u.settle.first, f->u.settle.last);
 			break;
 		case IDEM_PROTO_PING:
 			put("type PING\nnonce %" PRIu64 "\n", f->u.ping.nonce);

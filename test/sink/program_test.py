@@ -212,7 +212,7 @@ def test_broken_frames():
              "second HELLO"),
             (codec.encode("END", batch=1, count=1, row_id=0, k=0), "END does not match"),
             (codec.encode("CHUNK", batch=1, index=0, offset=0, data=b"x"), "CHUNK does not"),
-            (codec.encode("SETTLE", batch=9), "SETTLE of a batch to come"),
+            (codec.encode("SETTLE", batch=9, first=0, last=0), "SETTLE of events to come"),
             (codec.encode("BYE") + codec.encode("BYE"), "frame after BYE")):
         w = null()
         w.raw(data)

@@ -91,6 +91,7 @@ class Worker:
         self.sock = ours
         self.buf = bytearray()
         self.batch = 0
+        self.counts = {}        # batch -> its events
         self.seq = 0
         self.ready = None
         self.held = None
@@ -100,6 +101,9 @@ class Worker:
                       incarnation=incarnation, options=list(dict(options).items()))
 
     def send(self, name, **fields):
+        """Send a frame; a SETTLE that names no range settles its whole batch."""
+        if name == "SETTLE":
+            fields = {"first": 0, "last": self.counts.get(fields["batch"], 1) - 1, **fields}
         self.raw(codec.encode(name, **fields))
 
     def raw(self, data):
@@ -155,6 +159,7 @@ class Worker:
     def events(self, events, end=True, row_id=None, k=0, chunk=60000):
         """Send a batch of dicts; returns its number and the ids."""
         self.batch += 1
+        self.counts[self.batch] = len(events)
         out = bytearray()
         ids = []
         for index, e in enumerate(events):

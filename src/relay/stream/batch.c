@@ -4,8 +4,9 @@
  *		Batches in flight: find, count, free.
  *
  * MEMORY: a context per batch, below the stream's run_cxt.  What is in flight
- * takes IDEM_STREAM_MAX_BATCHES of the largest batches, or IDEM_STREAM_MAX_EVENTS
- * events and one batch, whichever is more.
+ * takes the events of IDEM_STREAM_MAX_BATCHES of the largest batches, in
+ * IDEM_STREAM_MOST_BATCHES contexts at most; to a sink that stores positions
+ * IDEM_STREAM_MAX_EVENTS events and one batch, if that is more.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -40,10 +41,12 @@ idem_batch_launch(IdemStream *stream, IdemBatch *batch)
 	dlist_push_tail(&stream->batches, &batch->node);
 	stream->nbatches++;
 	stream->nevents += batch->n;
+	stream->nunanswered += batch->n;
 }
 
+/* In full batches the events take no more of them than were in flight. */
 int
-idem_batch_most(const IdemStream *stream)
+idem_batch_stepwise(const IdemStream *stream)
 {
 	return stream->relay.walk.sink_stores ? IDEM_STREAM_MAX_STORED_BATCHES : IDEM_STREAM_MAX_BATCHES;
 }
@@ -51,10 +54,10 @@ idem_batch_most(const IdemStream *stream)
 bool
 idem_batch_has_room(const IdemStream *stream)
 {
-	int			n = idem_progress_outstanding(stream);
-
-	return n < IDEM_STREAM_MAX_BATCHES ||
-		(n < idem_batch_most(stream) && stream->nevents < IDEM_STREAM_MAX_EVENTS);
+	if (!stream->relay.walk.sink_stores)
+		return stream->nbatches < IDEM_STREAM_MOST_BATCHES && !idem_progress_fills_window(stream);
+	return stream->nbatches < IDEM_STREAM_MAX_BATCHES ||
+		(stream->nbatches < IDEM_STREAM_MAX_STORED_BATCHES && stream->nevents < IDEM_STREAM_MAX_EVENTS);
 }
 
 IdemBatch *
@@ -74,6 +77,21 @@ idem_batch_find(IdemStream *stream, uint64 no)
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
 		if (batch->no == no)
+			return batch;
+	}
+	return NULL;
+}
+
+IdemBatch *
+idem_batch_waiting(IdemStream *stream)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		if (batch->unanswered > 0)
 			return batch;
 	}
 	return NULL;
@@ -108,6 +126,19 @@ idem_batch_parked_ids(const IdemBatch *batch, uint8 outcome, int *n)
 	return ids;
 }
 
+/*
+ * Is the event sent again if the program ends?  A settled one is if it was acked and the position
+ * has not passed it.
+ */
+static bool
+is_in_flight(const IdemBatch *batch, int i)
+{
+	const IdemSentEvent *flight = &batch->flights[i];
+
+	return i >= batch->prefix &&
+		(!flight->settled || (flight->outcome == IDEM_PROTO_ACKED && !batch->repeats));
+}
+
 int
 idem_batch_count_in_flight(IdemStream *stream, int *prefix)
 {
@@ -116,15 +147,34 @@ idem_batch_count_in_flight(IdemStream *stream, int *prefix)
 	int			n = 0;
 
 	*prefix = 0;
-	while (oldest != NULL && *prefix < oldest->n && oldest->flights[*prefix].outcome != 0)
-		(*prefix)++;
-
-	/* A batch that is answered and not committed narrows nothing down. */
-	if (oldest != NULL && *prefix == oldest->n)
-		*prefix = 0;
+	for (int i = 0; oldest != NULL && oldest->unanswered > 0 && oldest->flights[i].outcome != 0; i++)
+		*prefix += is_in_flight(oldest, i);
 	dlist_foreach(iter, &stream->batches)
-		n += dlist_container(IdemBatch, node, iter.cur)->n;
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		for (int i = batch->prefix; i < batch->n; i++)
+			n += is_in_flight(batch, i);
+	}
 	return n;
+}
+
+const IdemSentEvent *
+idem_batch_first_in_flight(IdemStream *stream)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		for (int i = batch->prefix; i < batch->n; i++)
+		{
+			if (is_in_flight(batch, i))
+				return &batch->flights[i];
+		}
+	}
+	return NULL;
 }
 
 void
@@ -132,7 +182,8 @@ idem_batch_free(IdemStream *stream, IdemBatch *batch)
 {
 	dlist_delete(&batch->node);
 	stream->nbatches--;
-	stream->nevents -= batch->n;
+	stream->nevents -= batch->n - batch->prefix;
+	stream->nunanswered -= batch->unanswered;
 	if (batch->repeats)
 		stream->repeats_in_flight = stream->exclusive = false;
 	MemoryContextDelete(batch->cxt);

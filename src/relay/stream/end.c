@@ -133,11 +133,11 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 		case IDEM_HUNT_FOUND:
 
 			/*
-			 * The oldest batch has one event, and that event is at fault:
-			 * remember the event, to be parked at READY.  After an ABORTED
-			 * later batches may be in flight as well.
+			 * The first event in flight is at fault: remember the event, to be
+			 * parked at READY.  After an ABORTED later batches may be in
+			 * flight as well.
 			 */
-			flight = &idem_batch_oldest(stream)->flights[0];
+			flight = idem_batch_first_in_flight(stream);
 			*found = (IdemFound)
 			{
 				.is_set = true, .parked_id = flight->parked_id,
@@ -243,7 +243,7 @@ idem_stream_failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	/* The rollback may have taken back what "settled" relies on. */
 	stream->relay.walk.rested = false;
 	idem_progress_forget_unwritten(stream);
-	stream->relay.breaker.stepwise = idem_batch_most(stream);
+	stream->relay.breaker.stepwise = idem_batch_stepwise(stream);
 	stream->parked_dirty = true;
 	open_breaker(stream, IDEM_RELAY_OUTAGE, message);
 }

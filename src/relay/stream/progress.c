@@ -6,10 +6,8 @@
  * A flush takes as long as the disk needs, and the next event would wait for
  * it.  So the position of a batch to a sink that stores nothing is written a
  * moment later, for several batches at once.  Events whose position is not
- * written count as in flight, in full batches: batches of one event each would
- * otherwise be written after eight of them, and at 1,000 events/s the worker
- * would wait for the disk 125 times a second.  A late row is harmless: it only
- * says less than was delivered.
+ * written are part of the window.  A late row is harmless: it only says less than
+ * was delivered.
  *
  * A sink that stores positions keeps its own position.  The log of positions
  * then needs two rows: the row of each difference before its first frame; and,
@@ -103,19 +101,19 @@ idem_progress_note_unwritten(IdemStream *stream, int events)
 	stream->unwritten_events += events;
 }
 
-int
-idem_progress_outstanding(const IdemStream *stream)
+bool
+idem_progress_fills_window(const IdemStream *stream)
 {
 	int			full = Max(stream->max_batch_events, 1);
 
-	return stream->nbatches + (stream->unwritten_events + full - 1) / full;
+	return stream->nevents + stream->unwritten_events > (IDEM_STREAM_MAX_BATCHES - 1) * full;
 }
 
 bool
 idem_progress_must_write(const IdemStream *stream)
 {
 	return stream->unwritten > 0 &&
-		(idem_progress_outstanding(stream) >= IDEM_STREAM_MAX_BATCHES ||
+		(idem_progress_fills_window(stream) ||
 		 stream->relay.breaker.stepwise > 0 || idem_clock() >= stream->write_by);
 }
 

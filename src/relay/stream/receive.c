@@ -124,6 +124,7 @@ static IdemStreamVerdict
 on_result(IdemStream *stream, const IdemProtoResult *r)
 {
 	IdemBatch  *batch = idem_batch_find(stream, r->batch);
+	bool		holds_up = batch != NULL && batch == idem_batch_waiting(stream);
 	int			failure = -1;
 	int			lane = 0;
 
@@ -156,15 +157,18 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		flight->lane = lane;
 		flight->failure = failure;
 		batch->unanswered--;
+		stream->nunanswered--;
 		if (failure >= 0)
 			batch->nonacks++;
 	}
+	batch->fresh_first = batch->fresh_end == 0 ? r->first : Min(batch->fresh_first, r->first);
+	batch->fresh_end = Max(batch->fresh_end, r->last + 1);
 
 	/*
-	 * A result that is missing in the oldest batch holds the relay up,
-	 * whatever comes of later batches.
+	 * The oldest batch that has not all results holds the relay up, whatever
+	 * comes of later batches.
 	 */
-	if (batch == idem_batch_oldest(stream))
+	if (holds_up)
 		idem_report_got_on(stream->relay.entry);
 	IDEM_FAULT_POINT("relay-result-received");
 	return IDEM_STREAM_GOES_ON;

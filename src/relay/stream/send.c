@@ -97,9 +97,11 @@ add_event(Builder *b, const IdemEvent *ev, int64 parked_id)
 	flight->parked_id = parked_id;
 	flight->outcome = 0;
 	flight->lane = 0;
+	flight->settled = false;
 	flight->failure = -1;
 	batch->n++;
 	batch->unanswered++;
+	batch->unsettled++;
 
 	/*
 	 * Parked events are durable already.  Events of one transaction follow
@@ -322,7 +324,7 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 static int
 window(IdemStream *stream)
 {
-	int			room = idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nevents;
+	int			room = idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nunanswered;
 
 	return idem_engine_is_held(&stream->relay) ? room :
 		Min(room, idem_pace_room(&stream->relay.pace, idem_clock()));
@@ -521,12 +523,14 @@ reload_parked(IdemStream *stream)
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
 		/*
-		 * After SETTLE, while the sink's verdict is awaited, the events that
-		 * the batch refused or skipped belong to the index again.
+		 * What is settled belongs to the index again; so do, while the sink's
+		 * verdict is awaited, the events that the batch refused or skipped.
 		 */
 		for (int i = 0; batch->repeats && i < batch->n; i++)
 		{
-			if (!batch->settle_sent || batch->flights[i].outcome == IDEM_PROTO_ACKED)
+			const IdemSentEvent *flight = &batch->flights[i];
+
+			if (!flight->settled && (!batch->settle_sent || flight->outcome == IDEM_PROTO_ACKED))
 				idem_parked_index_retake(stream->parked, batch->flights[i].seq);
 		}
 	}

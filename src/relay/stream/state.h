@@ -29,11 +29,14 @@
 #include "relay/stream/pipe.h"
 
 /*
- * Batches in flight, plus settled events whose position is not written yet,
- * counted in full batches.  A crash repeats at most the events of so many full
- * batches.
+ * The window to a sink that stores nothing: the events of so many full batches.
+ * It has the events since the oldest one that is not settled, and those that are
+ * settled while their position is not written yet.  A crash repeats no more.
+ * Under light load a batch has one event, so batches would be no measure; their
+ * number is bounded only for the memory that each takes.
  */
 #define IDEM_STREAM_MAX_BATCHES 8
+#define IDEM_STREAM_MOST_BATCHES 1000
 
 /*
  * A crash repeats nothing to a sink that stores positions, and a transaction of
@@ -119,6 +122,8 @@ typedef struct IdemSentEvent
 								 * from the outbox */
 	uint8		outcome;		/* IdemProtoOutcome; 0: no answer yet */
 	uint8		lane;			/* of its destination, by its answer */
+	bool		settled;		/* acked, or on record as a parked event; of a
+								 * sink that stores nothing */
 	int			failure;		/* index into the batch's failures; -1: none */
 } IdemSentEvent;
 
@@ -136,7 +141,12 @@ typedef struct IdemBatch
 	bool		committed;		/* a sink that stores positions has said so */
 	int			n;				/* number of flights */
 	int			unanswered;
+	int			unsettled;
 	int			nonacks;
+	int			prefix;			/* flights at the head that the relay's
+								 * position has passed */
+	int			fresh_first;	/* answers to be settled are among these */
+	int			fresh_end;		/* flights; 0: there are none */
 	IdemSentEvent *flights;
 	IdemFailure *failures;
 	int			nfailures;
@@ -216,7 +226,9 @@ typedef struct IdemStream
 								 * looked_at; 0: none or unknown */
 	dlist_head	batches;		/* batches in flight, oldest first */
 	int			nbatches;
-	int			nevents;		/* events of the batches in flight */
+	int			nevents;		/* events of the batches in flight, without
+								 * those that the position has passed */
+	int			nunanswered;	/* those of them without an answer */
 	uint64		next_batch;
 
 	IdemParkedIndex *parked;
@@ -267,10 +279,13 @@ extern void idem_batch_launch(IdemStream *stream, IdemBatch *batch);
 /* May another batch be in flight?  The sink's credit has its own say. */
 extern bool idem_batch_has_room(const IdemStream *stream);
 
-/* How many batches may be in flight at most? */
-extern int	idem_batch_most(const IdemStream *stream);
+/* After an error of the worker: how many batches go one at a time? */
+extern int	idem_batch_stepwise(const IdemStream *stream);
 
 extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
+
+/* The oldest batch with an event that has no answer.  NULL: none. */
+extern IdemBatch *idem_batch_waiting(IdemStream *stream);
 extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */
 
 /* The oldest batch that the sink has not committed yet.  NULL: none. */
@@ -283,10 +298,12 @@ extern IdemBatch *idem_batch_uncommitted(IdemStream *stream);
 extern int64 *idem_batch_parked_ids(const IdemBatch *batch, uint8 outcome, int *n);
 
 /*
- * Count the events in flight.  *prefix: how many events at the head of the
- * oldest batch are answered; 0 if the whole batch is.
+ * Count the events in flight, which are sent again if the program ends.  *prefix: how many
+ * events at the head of the oldest batch are answered; 0 if the whole batch is.
+ * ..._first_in_flight: the first of them; NULL: there are none.
  */
 extern int	idem_batch_count_in_flight(IdemStream *stream, int *prefix);
+extern const IdemSentEvent *idem_batch_first_in_flight(IdemStream *stream);
 
 /* Free a batch that is settled or given up. */
 extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
@@ -296,8 +313,8 @@ extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
 /* "settled" has passed a batch of so many events: write it soon. */
 extern void idem_progress_note_unwritten(IdemStream *stream, int events);
 
-/* What counts against IDEM_STREAM_MAX_BATCHES and its like. */
-extern int	idem_progress_outstanding(const IdemStream *stream);
+/* Is the window to a sink that stores nothing too full for another batch? */
+extern bool idem_progress_fills_window(const IdemStream *stream);
 
 /* Must "settled" be written now? */
 extern bool idem_progress_must_write(const IdemStream *stream);
@@ -388,7 +405,10 @@ extern IdemClock idem_send_paced_until(IdemStream *stream);
 
 /* Results of batches -> the position, and the events that are parked */
 
-/* Settle the oldest batches, as far as they are answered. */
+/*
+ * Settle what is answered: of a sink that stores positions the oldest batches, of others
+ * each event.
+ */
 extern void idem_settle(IdemStream *stream);
 
 /* How often a lock is tried while somebody else has it. */

@@ -73,7 +73,7 @@ idem_batch_add_data(IdemBatch *b, const uint8_t *data, uint32_t len)
 
 /* Headers and payload lie in the arena one after the other. */
 void
-idem_batch_add(IdemBatch *b, const IdemProtoEvent *event, uint64_t settled)
+idem_batch_add(IdemBatch *b, const IdemProtoEvent *event, uint64_t settles)
 {
 	IdemBatchEvent *e;
 
@@ -88,7 +88,7 @@ idem_batch_add(IdemBatch *b, const IdemProtoEvent *event, uint64_t settled)
 	e->index = b->count++;
 	memcpy(e->id, event->event_id, IDEM_PROTO_ID_BYTES);
 	e->flags = event->flags;
-	e->settled = settled;
+	e->settles = settles;
 	e->enqueued_at = event->enqueued_at;
 	e->aggregate_type = put(b, event->aggregate_type.data, event->aggregate_type.len);
 	e->aggregate_id = put(b, event->aggregate_id.data, event->aggregate_id.len);

@@ -42,8 +42,8 @@ typedef struct IdemBatchEvent
 	IdemProtoOutcome outcome;	/* 0: not decided, so acked once delivered */
 	char		sqlstate[6];
 	char	   *message;		/* reason of the outcome, or NULL; owned */
-	uint64_t	settled;		/* batches up to this one were settled before
-								 * the event in the stream */
+	uint64_t	settles;		/* so many SETTLEs stand before it in the
+								 * stream */
 	int64_t		enqueued_at;	/* us since 1970 */
 	IdemSpan	aggregate_type;
 	IdemSpan	aggregate_id;
@@ -88,7 +88,10 @@ typedef struct IdemKey
 	uint64_t	first_batch;	/* the first event of the key that was not
 								 * acked */
 	uint32_t	first_index;
-	uint64_t	last_batch;		/* the last batch with such an event */
+	uint64_t	last_batch;		/* the last such event */
+	uint32_t	last_index;
+	uint64_t	ended;			/* number of the SETTLE that settled the last
+								 * one, and so ended the block; 0: none did */
 	char	   *name;			/* aggregate_type, NUL, aggregate_id */
 	size_t		len;
 } IdemKey;
@@ -98,7 +101,8 @@ typedef struct IdemKeys
 	IdemKey    *slots;			/* open addressing; size is a power of two */
 	size_t		size;
 	size_t		used;
-	uint64_t	settled;		/* the blocks up to this batch have ended */
+	uint64_t	passed;			/* so many SETTLEs stand before each event
+								 * that is still to be looked up */
 } IdemKeys;
 
 /* Bytes of a destination's name that a result has. */
@@ -113,7 +117,9 @@ typedef struct IdemIntake
 	uint32_t	max_bytes;
 	IdemBatch  *first;			/* batches without a verdict, oldest first */
 	IdemBatch  *last;
-	uint64_t	settled;		/* the last SETTLE among the frames taken */
+	uint64_t	settled;		/* the last batch that a SETTLE among the
+								 * frames taken named */
+	uint64_t	settles;		/* SETTLEs among the frames taken */
 	bool		bye;
 	IdemKeys	keys;			/* the blocked keys */
 
@@ -124,6 +130,10 @@ typedef struct IdemIntake
 	 */
 	void		(*destination) (void *arg, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
 	void	   *destination_arg;
+
+	/* Of a program that has the blocks of its keys itself, see idem_keys_settle; NULL: of others */
+	void		(*settle) (void *arg, const IdemProtoSettle *settle, uint64_t number);
+	void	   *settle_arg;
 } IdemIntake;
 
 /* job.c */
@@ -168,8 +178,13 @@ extern uint32_t idem_batch_count_decided(const IdemBatch *b);
 extern void idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e);
 extern bool idem_keys_has(const IdemKeys *keys, const IdemBatchEvent *e);
 
-/* End the blocks of batches up to this batch, which is settled. */
-extern void idem_keys_settle(IdemKeys *keys, uint64_t batch);
+/*
+ * The SETTLE of this number, counted from 1, has come: it ends the blocks whose last event
+ * it names, for the events behind it.  ..._pass: all events that are looked up from now on
+ * stand behind so many SETTLEs.
+ */
+extern void idem_keys_settle(IdemKeys *keys, const IdemProtoSettle *settle, uint64_t number);
+extern void idem_keys_pass(IdemKeys *keys, uint64_t settles);
 
 /* Free the set, and make it empty. */
 extern void idem_keys_free(IdemKeys *keys);
@@ -177,7 +192,7 @@ extern void idem_keys_free(IdemKeys *keys);
 /* batch.c */
 extern IdemBatch *idem_batch_new(uint64_t number);
 extern void idem_batch_free(IdemBatch *b);
-extern void idem_batch_add(IdemBatch *b, const IdemProtoEvent *event, uint64_t settled);
+extern void idem_batch_add(IdemBatch *b, const IdemProtoEvent *event, uint64_t settles);
 extern void idem_batch_add_data(IdemBatch *b, const uint8_t *data, uint32_t len);
 
 /* The fields of an event of a complete batch. */

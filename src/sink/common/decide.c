@@ -38,7 +38,7 @@ idem_intake_is_blocked(IdemIntake *in, const IdemBatchEvent *e)
 {
 	if (!in->key_order)
 		return false;
-	idem_keys_settle(&in->keys, e->settled);
+	idem_keys_pass(&in->keys, e->settles);
 	return idem_keys_has(&in->keys, e);
 }
 

@@ -36,7 +36,7 @@ take_event(IdemIntake *in, const IdemProtoEvent *event, size_t size)
 	}
 	if (b->count >= in->max_events || b->bytes >= in->max_bytes)
 		idem_sink_broken(in->sink, "protocol error: batch is larger than READY allows");
-	idem_batch_add(b, event, in->settled);
+	idem_batch_add(b, event, in->settles);
 	b->bytes += size;
 }
 
@@ -62,7 +62,13 @@ idem_intake_take(IdemIntake *in)
 				in->last->complete = true;
 				break;
 			case IDEM_PROTO_SETTLE:
-				in->settled = frame.u.settle.batch;
+				if (frame.u.settle.batch > in->settled)
+					in->settled = frame.u.settle.batch;
+				in->settles++;
+				if (in->settle != NULL)
+					in->settle(in->settle_arg, &frame.u.settle, in->settles);
+				else
+					idem_keys_settle(&in->keys, &frame.u.settle, in->settles);
 				break;
 			case IDEM_PROTO_BYE:
 				in->bye = true;

@@ -3,15 +3,17 @@
  * keys.c
  *		The set of blocked keys.
  *
- * An event that is not acked blocks its key: later events of the key wait until the
- * last batch with such an event is settled.
+ * An event that is not acked blocks its key: the later events of the key are not sent
+ * that stand before the SETTLE of the last such event in the stream.  The worker settles
+ * a key's events in their order, so that SETTLE tells of the events before, too.
  *
  * INVARIANT
- *	idem_keys_settle is called with numbers that never fall, before an event
- *	is looked up that stands behind the SETTLE in the stream.
+ *	idem_keys_pass is called with numbers that never fall, before an event is
+ *	looked up that stands behind so many SETTLEs.
  *
  * MEMORY
- *	A slot owns its name.  Settled keys are freed when the table is rebuilt.
+ *	A slot owns its name.  Keys whose block has ended are freed when the table is
+ *	rebuilt, as soon as it concerns no event that is still to be looked up.
  *	LOCKING: none.
  *
  * Copyright (c) 2026, the idempotency developers
@@ -66,6 +68,20 @@ find(const IdemKeys *keys, const IdemBatchEvent *e, uint64_t hash)
 	return &keys->slots[i];
 }
 
+/* Is the block over for the events behind so many SETTLEs? */
+static bool
+is_over(const IdemKey *k, uint64_t settles)
+{
+	return k->ended != 0 && k->ended <= settles;
+}
+
+/* Is event a of the stream before event b? */
+static bool
+is_before(uint64_t batch_a, uint32_t index_a, uint64_t batch_b, uint32_t index_b)
+{
+	return batch_a < batch_b || (batch_a == batch_b && index_a < index_b);
+}
+
 /* Move the blocked keys to a table of that size; free the others. */
 static void
 rebuild(IdemKeys *keys, size_t size)
@@ -83,7 +99,7 @@ rebuild(IdemKeys *keys, size_t size)
 
 		if (old[i].hash == 0)
 			continue;
-		if (old[i].last_batch <= keys->settled)
+		if (is_over(&old[i], keys->passed))
 		{
 			free(old[i].name);
 			continue;
@@ -104,9 +120,8 @@ idem_keys_has(const IdemKeys *keys, const IdemBatchEvent *e)
 	if (keys->used == 0)
 		return false;
 	k = find(keys, e, hash_of(e));
-	return k->hash != 0 && k->last_batch > keys->settled &&
-		(k->first_batch < e->batch->number ||
-		 (k->first_batch == e->batch->number && k->first_index < e->index));
+	return k->hash != 0 && !is_over(k, e->settles) &&
+		is_before(k->first_batch, k->first_index, e->batch->number, e->index);
 }
 
 /* Begin the block of a key whose slot is free, or whose last block has ended. */
@@ -116,6 +131,8 @@ begin_block(IdemKey *k, const IdemBatchEvent *e)
 	k->first_batch = e->batch->number;
 	k->first_index = e->index;
 	k->last_batch = e->batch->number;
+	k->last_index = e->index;
+	k->ended = 0;
 }
 
 void
@@ -141,24 +158,43 @@ idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
 		begin_block(k, e);
 		return;
 	}
-	if (k->last_batch <= keys->settled)
+	if (is_over(k, e->settles))
+	{
 		begin_block(k, e);
-	else if (e->batch->number < k->first_batch ||
-			 (e->batch->number == k->first_batch && e->index < k->first_index))
+		return;
+	}
+	if (is_before(e->batch->number, e->index, k->first_batch, k->first_index))
 	{
 		k->first_batch = e->batch->number;
 		k->first_index = e->index;
 	}
-	if (e->batch->number > k->last_batch)
+	if (is_before(k->last_batch, k->last_index, e->batch->number, e->index))
+	{
 		k->last_batch = e->batch->number;
+		k->last_index = e->index;
+		k->ended = 0;
+	}
 }
 
 void
-idem_keys_settle(IdemKeys *keys, uint64_t batch)
+idem_keys_settle(IdemKeys *keys, const IdemProtoSettle *settle, uint64_t number)
 {
-	if (batch <= keys->settled)
+	for (size_t i = 0; keys->used > 0 && i < keys->size; i++)
+	{
+		IdemKey    *k = &keys->slots[i];
+
+		if (k->hash != 0 && k->ended == 0 && k->last_batch == settle->batch &&
+			k->last_index >= settle->first && k->last_index <= settle->last)
+			k->ended = number;
+	}
+}
+
+void
+idem_keys_pass(IdemKeys *keys, uint64_t settles)
+{
+	if (settles <= keys->passed)
 		return;
-	keys->settled = batch;
+	keys->passed = settles;
 	if (keys->used > 0)
 		rebuild(keys, keys->size);
 }

@@ -84,6 +84,17 @@ check_end(IdemSinkStream *st, const IdemProtoEnd *e)
 	return NULL;
 }
 
+/* Check that a SETTLE names events that have come. */
+static const char *
+check_settle(IdemSinkStream *st, const IdemProtoSettle *s)
+{
+	if (s->batch > st->batch || (s->batch == st->batch && s->last >= st->index))
+		return "SETTLE of events to come";
+	if (s->batch > st->settled)
+		st->settled = s->batch;
+	return NULL;
+}
+
 const char *
 idem_stream_check(IdemSinkStream *st, const IdemProtoFrame *frame, size_t size)
 {
@@ -113,11 +124,7 @@ idem_stream_check(IdemSinkStream *st, const IdemProtoFrame *frame, size_t size)
 		case IDEM_PROTO_END:
 			return check_end(st, &frame->u.end);
 		case IDEM_PROTO_SETTLE:
-			if (frame->u.settle.batch > st->batch)
-				return "SETTLE of a batch to come";
-			if (frame->u.settle.batch > st->settled)
-				st->settled = frame->u.settle.batch;
-			return NULL;
+			return check_settle(st, &frame->u.settle);
 		case IDEM_PROTO_BYE:
 			st->said_bye = true;
 			return NULL;

@@ -24,7 +24,8 @@ typedef struct IdemSinkStream
 	bool		said_hello;
 	bool		looks;			/* it was a LOOK */
 	bool		said_bye;
-	uint64_t	settled;		/* batches up to this one are settled */
+	uint64_t	settled;		/* the last batch that a SETTLE named; to a
+								 * program that stores positions, a whole one */
 	bool		in_batch;		/* the last batch has no END yet */
 	uint64_t	batch;			/* number of the last batch */
 	uint32_t	index;			/* events of the last batch that have begun */

@@ -66,7 +66,7 @@ make_event(HSink *p, const IdemProtoEvent *f, size_t size)
 	e->batch = arriving_batch(p, f->batch);
 	e->batch->open++;
 	e->index = f->index;
-	e->settled = p->settled;
+	e->settles = p->settles;
 	e->flags = f->flags;
 	e->enqueued_at = f->enqueued_at;
 	idem_write_uuid(e->id, f->event_id);
@@ -138,7 +138,7 @@ take(HSink *p, const IdemProtoFrame *frame, size_t size)
 			end_batch(p);
 			break;
 		case IDEM_PROTO_SETTLE:
-			hsink_settle(p, frame->u.settle.batch);
+			hsink_settle(p, &frame->u.settle);
 			break;
 		case IDEM_PROTO_BYE:
 			p->bye = true;

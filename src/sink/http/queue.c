@@ -10,8 +10,8 @@
  *		With key order at most one event of a key is ready or in flight, unless a
  *		request takes several events of one key.  The events of a key come to
  *		their answers in the order of the stream.  An event that is not acked
- *		blocks the later events of its key that stand before the SETTLE of its
- *		batch, and a skipped event extends the block.
+ *		blocks the later events of its key that stand before its SETTLE, and a
+ *		skipped event extends the block.
  *
  * MEMORY
  *		An event is freed with its answer.  A key lives while it has an event or a
@@ -142,20 +142,23 @@ forget_key(HSinkKeys *keys, HSinkKey *k)
 	free(k);
 }
 
-/* The event was not acked: block its key. */
+/* The event was not acked, and is the last one of its key that has an answer: block the key. */
 static void
-block(HSink *p, HSinkKey *k, uint64_t batch)
+block(HSink *p, const HSinkEvent *e)
 {
-	if (k->blocked == 0)
+	HSinkKey   *k = e->key;
+
+	if (k->last_batch == 0)
 		p->keys.blocked++;
-	if (batch > k->blocked)
-		k->blocked = batch;
+	k->last_batch = e->batch->number;
+	k->last_index = e->index;
+	k->ended = 0;
 }
 
 static bool
 is_blocked(const HSinkEvent *e)
 {
-	return e->key->blocked > e->settled;
+	return e->key->last_batch != 0 && (e->key->ended == 0 || e->key->ended > e->settles);
 }
 
 /* The batch has one open event less; forget it if it is done. */
@@ -193,7 +196,7 @@ send_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlst
 	idem_sink_result_of(&p->sink, e->batch->number, e->index, e->index, outcome, sqlstate,
 						retry_after, message, e->destination);
 	if (outcome != IDEM_PROTO_ACKED && e->key != NULL)
-		block(p, e->key, e->batch->number);
+		block(p, e);
 	idem_sink_grant(&p->sink, 1, e->credit, false);
 	close_event(p, e->batch, outcome == IDEM_PROTO_ACKED);
 	free(e->destination);
@@ -218,9 +221,9 @@ move_key_on(HSink *p, HSinkKey *k)
 		k->out = 1;
 		push(&p->ready, pop(&k->queue));
 	}
-	else if (k->blocked == 0)
+	else if (k->last_batch == 0)
 		forget_key(&p->keys, k);
-	else if (k->blocked <= p->settled)
+	else if (k->ended != 0)
 	{
 		p->keys.blocked--;
 		forget_key(&p->keys, k);
@@ -296,9 +299,9 @@ hsink_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqls
 }
 
 void
-hsink_settle(HSink *p, uint64_t batch)
+hsink_settle(HSink *p, const IdemProtoSettle *settle)
 {
-	p->settled = batch;
+	p->settles++;
 	for (size_t i = 0; i < p->keys.size && p->keys.blocked > 0; i++)
 	{
 		HSinkKey   *next;
@@ -306,7 +309,10 @@ hsink_settle(HSink *p, uint64_t batch)
 		for (HSinkKey *k = p->keys.lists[i]; k != NULL; k = next)
 		{
 			next = k->next;
-			if (k->blocked == 0 || k->blocked > batch || k->out > 0 || k->queue.first != NULL)
+			if (k->last_batch == settle->batch && k->last_index >= settle->first &&
+				k->last_index <= settle->last && k->ended == 0)
+				k->ended = p->settles;
+			if (k->ended == 0 || k->out > 0 || k->queue.first != NULL)
 				continue;
 			p->keys.blocked--;
 			forget_key(&p->keys, k);

@@ -76,8 +76,8 @@ typedef struct HSinkEvent
 	HSinkBatch *batch;
 	HSinkKey   *key;			/* NULL: keys have no order */
 	uint32_t	index;
-	uint64_t	settled;		/* batches up to this one were settled before
-								 * the event in the stream */
+	uint64_t	settles;		/* so many SETTLEs stand before it in the
+								 * stream */
 	char		id[IDEM_UUID_TEXT];
 	uint8_t		flags;			/* flags of the EVENT frame */
 	bool		alone;			/* goes in a request of its own */
@@ -108,8 +108,10 @@ struct HSinkKey
 	HSinkKey   *next;			/* in its list of the table */
 	uint64_t	hash;
 	uint32_t	out;			/* its events that are ready or in flight */
-	uint64_t	blocked;		/* last batch with an event of it that was not
-								 * acked; 0: none */
+	uint64_t	last_batch;		/* its last event that was not acked; 0: none */
+	uint32_t	last_index;
+	uint64_t	ended;			/* number of the SETTLE that settled that
+								 * event; 0: none did */
 	HSinkQueue	queue;			/* its later events */
 	size_t		len;
 	char		name[];			/* aggregate_type, NUL, aggregate_id */
@@ -347,7 +349,7 @@ struct HSink
 	HSinkBatch *first_batch;
 	HSinkBatch *last_batch;
 	HSinkEvent *arriving;		/* its data have not all come; NULL: none */
-	uint64_t	settled;		/* the last SETTLE among the frames taken */
+	uint64_t	settles;		/* SETTLEs among the frames taken */
 	bool		bye;
 
 	/* queue.c */
@@ -609,8 +611,8 @@ extern HSinkEvent *hsink_next_of_key(HSink *p, const HSinkEvent *e);
 extern void hsink_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlstate,
 						 uint32_t retry_after, const char *message);
 
-/* Batches up to this one are settled: the blocks of their keys end. */
-extern void hsink_settle(HSink *p, uint64_t batch);
+/* A SETTLE has come: the blocks whose last event it names end behind it. */
+extern void hsink_settle(HSink *p, const IdemProtoSettle *settle);
 
 /* transfer.c */
 

@@ -158,7 +158,7 @@ msink_deliver(MSink *p)
 	 * the events of a batch that is not complete may stand before the last
 	 * SETTLE
 	 */
-	msink_end_blocks(p, b != NULL ? b->events[0].settled : p->in.settled);
+	msink_end_blocks(p, b != NULL ? b->events[0].settles : p->in.settles);
 	while (p->ready.first != NULL && has_room(p))
 		if (!send_first(p))
 			return false;

@@ -5,7 +5,7 @@
  *
  * The broker may refuse a message and take the next one.  So the next event of a key
  * is sent when the one before it is done.  An event that is not acked blocks its lane:
- * the events that stand before the SETTLE of its batch in the stream are skipped.
+ * the events that stand before its SETTLE in the stream are skipped.
  *
  * INVARIANT
  *		Of a lane's events the first one is in p->ready or p->flight, and no other.
@@ -35,8 +35,10 @@ struct MSinkLane
 	uint64_t	hash;
 	MSinkPlace *first;			/* events that are not done */
 	MSinkPlace *last;
-	uint64_t	blocked;		/* events that were sent before the SETTLE of
-								 * this batch are skipped; 0: none */
+	uint64_t	last_batch;		/* the last event that was not acked; 0: none */
+	uint32_t	last_index;
+	uint64_t	ended;			/* number of the SETTLE that settled that
+								 * event; 0: none did */
 	size_t		len;
 	char		name[];			/* aggregate_type, NUL, aggregate_id */
 };
@@ -99,6 +101,15 @@ free_lane(MSink *p, MSinkLane *lane)
 	free(lane);
 }
 
+/* The event was not acked.  A lane's events are decided in their order. */
+static void
+block(MSinkLane *lane, const IdemBatchEvent *e)
+{
+	lane->last_batch = e->batch->number;
+	lane->last_index = e->index;
+	lane->ended = 0;
+}
+
 /* Note the outcome.  The event is not in flight any more. */
 static void
 decide(MSink *p, MSinkPlace *place, IdemProtoOutcome outcome, const char *sqlstate, const char *message)
@@ -112,15 +123,22 @@ decide(MSink *p, MSinkPlace *place, IdemProtoOutcome outcome, const char *sqlsta
 		return;
 	}
 	idem_intake_decide(&p->in, e, outcome, sqlstate, message);
-	if (place->lane != NULL && place->lane->blocked < e->batch->number)
-		place->lane->blocked = e->batch->number;
+	if (place->lane != NULL)
+		block(place->lane, e);
+}
+
+/* Are events behind so many SETTLEs skipped? */
+static bool
+is_blocked(const MSinkLane *lane, uint64_t settles)
+{
+	return lane->last_batch != 0 && (lane->ended == 0 || lane->ended > settles);
 }
 
 /* Make the lane's first event ready; skip those that are blocked. */
 static void
 advance(MSink *p, MSinkLane *lane)
 {
-	while (lane->first != NULL && lane->blocked > lane->first->event->settled)
+	while (lane->first != NULL && is_blocked(lane, lane->first->event->settles))
 	{
 		MSinkPlace *place = lane->first;
 
@@ -129,7 +147,7 @@ advance(MSink *p, MSinkLane *lane)
 	}
 	if (lane->first != NULL)
 		msink_append(&p->ready, lane->first);
-	else if (lane->blocked > p->settled)
+	else if (is_blocked(lane, p->passed))
 		p->n_blocked++;
 	else
 		free_lane(p, lane);
@@ -179,11 +197,27 @@ msink_end_event(MSink *p, MSinkPlace *place, IdemProtoOutcome outcome, const cha
 }
 
 void
-msink_end_blocks(MSink *p, uint64_t settled)
+msink_settle(void *arg, const IdemProtoSettle *settle, uint64_t number)
 {
-	if (p->settled == settled)
+	MSink	   *p = arg;
+
+	for (size_t i = 0; i < MSINK_LANE_SLOTS; i++)
+	{
+		for (MSinkLane *lane = p->lanes[i]; lane != NULL; lane = lane->next)
+		{
+			if (lane->ended == 0 && lane->last_batch == settle->batch &&
+				lane->last_index >= settle->first && lane->last_index <= settle->last)
+				lane->ended = number;
+		}
+	}
+}
+
+void
+msink_end_blocks(MSink *p, uint64_t passed)
+{
+	if (p->passed == passed)
 		return;
-	p->settled = settled;
+	p->passed = passed;
 	for (size_t i = 0; i < MSINK_LANE_SLOTS && p->n_blocked > 0; i++)
 	{
 		MSinkLane  *next;
@@ -191,7 +225,7 @@ msink_end_blocks(MSink *p, uint64_t settled)
 		for (MSinkLane *lane = p->lanes[i]; lane != NULL; lane = next)
 		{
 			next = lane->next;
-			if (lane->first != NULL || lane->blocked > p->settled)
+			if (lane->first != NULL || is_blocked(lane, p->passed))
 				continue;
 			free_lane(p, lane);
 			p->n_blocked--;

@@ -96,6 +96,8 @@ greet(MSink *p)
 	};
 
 	p->in.sink = &p->sink;
+	p->in.settle = msink_settle;
+	p->in.settle_arg = p;
 	p->in.max_events = ready.max_batch_events;
 	p->in.max_bytes = ready.max_batch_bytes;
 	p->key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;

@@ -139,8 +139,8 @@ typedef struct MSink
 	/* events, see lane.c and deliver.c */
 	bool		key_order;
 	uint64_t	begun;			/* the last batch that was put into lanes */
-	uint64_t	settled;		/* all events that are in no lane yet stand
-								 * behind its SETTLE */
+	uint64_t	passed;			/* all events that are in no lane yet stand
+								 * behind so many SETTLEs */
 	MSinkLane **lanes;			/* by hash */
 	size_t		n_blocked;		/* lanes without events that are blocked */
 	MSinkList	ready;			/* may be sent */
@@ -195,11 +195,14 @@ extern void msink_begin_batch(MSink *p, IdemBatch *b);
 extern void msink_end_event(MSink *p, MSinkPlace *place, IdemProtoOutcome outcome, const char *sqlstate,
 							const char *message);
 
+/* The SETTLE of this number has come: see idem_keys_settle. */
+extern void msink_settle(void *arg, const IdemProtoSettle *settle, uint64_t number);
+
 /*
  * Free the lanes whose block concerns no event that is to be put into a lane: all of
- * them stand behind the SETTLE of this batch.
+ * them stand behind so many SETTLEs.
  */
-extern void msink_end_blocks(MSink *p, uint64_t settled);
+extern void msink_end_blocks(MSink *p, uint64_t passed);
 
 /* message.c */
 

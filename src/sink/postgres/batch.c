@@ -159,9 +159,9 @@ pgsink_keys_has(const PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent 
 		(k->batch < b->batch || k->index < (uint32_t) (e - b->events));
 }
 
-/* Move the keys that are not settled to a table of that size. */
+/* Move the keys to a table of that size, but for those whose block ends; settle: NULL, none does. */
 static void
-rebuild(PgSinkKeys *keys, size_t size, uint64_t settled)
+rebuild(PgSinkKeys *keys, size_t size, const IdemProtoSettle *settle)
 {
 	PgSinkKeys	old = *keys;
 
@@ -176,7 +176,7 @@ rebuild(PgSinkKeys *keys, size_t size, uint64_t settled)
 
 		if (k->hash == 0)
 			continue;
-		if (k->batch <= settled)
+		if (settle != NULL && k->batch == settle->batch && k->last >= settle->first && k->last <= settle->last)
 		{
 			free(k->name);
 			continue;
@@ -196,7 +196,7 @@ pgsink_keys_add(PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e)
 	PgSinkKey  *k;
 
 	if (keys->size == 0 || keys->used * 2 >= keys->size)
-		rebuild(keys, keys->size > 0 ? keys->size * 2 : FIRST_KEYS, 0);
+		rebuild(keys, keys->size > 0 ? keys->size * 2 : FIRST_KEYS, NULL);
 	k = find_slot(keys, hash, b, e);
 	if (k->hash == 0)
 	{
@@ -207,19 +207,22 @@ pgsink_keys_add(PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e)
 		memcpy(k->name + e->aggregate_type.len + 1,
 			   b->arena + e->aggregate_id.at, e->aggregate_id.len);
 		k->hash = hash;
-		k->index = UINT32_MAX;
 		keys->used++;
 	}
-	else if (k->batch < b->batch)
-		k->index = UINT32_MAX;
-	k->batch = b->batch;
+	if (k->batch != b->batch)
+	{
+		k->batch = b->batch;
+		k->index = k->last = (uint32_t) (e - b->events);
+	}
 	if ((uint32_t) (e - b->events) < k->index)
 		k->index = (uint32_t) (e - b->events);
+	if ((uint32_t) (e - b->events) > k->last)
+		k->last = (uint32_t) (e - b->events);
 }
 
 void
-pgsink_keys_settle(PgSinkKeys *keys, uint64_t batch)
+pgsink_keys_settle(PgSinkKeys *keys, const IdemProtoSettle *settle)
 {
 	if (keys->used > 0)
-		rebuild(keys, keys->size, batch);
+		rebuild(keys, keys->size, settle);
 }

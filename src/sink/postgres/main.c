@@ -165,7 +165,7 @@ take_frame(PgSink *p, const IdemProtoFrame *frame, size_t size)
 			take_end(p, &frame->u.end);
 			break;
 		case IDEM_PROTO_SETTLE:
-			pgsink_keys_settle(&p->failed, frame->u.settle.batch);
+			pgsink_keys_settle(&p->failed, &frame->u.settle);
 			break;
 		case IDEM_PROTO_BYE:
 			idem_sink_finish(&p->sink);

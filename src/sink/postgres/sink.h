@@ -106,14 +106,15 @@ typedef struct PgSinkBatch
 
 /*
  * A blocked key: an event of the key was not acked.  The block ends when the
- * last batch with such an event is settled.
+ * last such event is settled.
  */
 typedef struct PgSinkKey
 {
 	uint64_t	hash;			/* 0: the slot is free */
 	uint64_t	batch;			/* last batch with an event of the key that
 								 * was not acked */
-	uint32_t	index;			/* first such event in that batch */
+	uint32_t	index;			/* first such event in that batch, */
+	uint32_t	last;			/* and the last one */
 	char	   *name;			/* aggregate_type, NUL, aggregate_id */
 	size_t		len;
 } PgSinkKey;
@@ -496,8 +497,8 @@ extern void pgsink_keys_add(PgSinkKeys *keys, const PgSinkBatch *b, const PgSink
 /* Is the event's key blocked by an earlier event? */
 extern bool pgsink_keys_has(const PgSinkKeys *keys, const PgSinkBatch *b, const PgSinkEvent *e);
 
-/* End the blocks of batches up to this batch, which is settled. */
-extern void pgsink_keys_settle(PgSinkKeys *keys, uint64_t batch);
+/* End the blocks whose last event is settled by this. */
+extern void pgsink_keys_settle(PgSinkKeys *keys, const IdemProtoSettle *settle);
 
 /* array.c */
 

@@ -298,6 +298,15 @@ decode_result(Reader *r, IdemProtoResult *f)
 }
 
 static void
+decode_settle(Reader *r, IdemProtoSettle *f)
+{
+	f->batch = get64(r);
+	f->first = get32(r);
+	f->last = get32(r);
+	check(r, f->first <= f->last);
+}
+
+static void
 decode_verdict(Reader *r, IdemProtoVerdict *f)
 {
 	f->batch = get64(r);
@@ -333,7 +342,7 @@ decode_body(Reader *r, IdemProtoFrame *frame)
 			decode_end(r, &frame->u.end);
 			break;
 		case IDEM_PROTO_SETTLE:
-			frame->u.settle.batch = get64(r);
+			decode_settle(r, &frame->u.settle);
 			break;
 		case IDEM_PROTO_PING:
 		case IDEM_PROTO_PONG:

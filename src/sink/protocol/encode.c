@@ -280,7 +280,19 @@ encode_u64(uint8_t *buf, size_t cap, IdemProtoType type, uint64_t value)
 size_t
 idem_proto_encode_settle(uint8_t *buf, size_t cap, const IdemProtoSettle *f)
 {
-	return encode_u64(buf, cap, IDEM_PROTO_SETTLE, f->batch);
+	size_t		size;
+	uint8_t    *p;
+
+	if (f->first > f->last)
+		return 0;
+	p = start(buf, cap, IDEM_PROTO_SETTLE, 8 + 4 + 4, &size);
+	if (p != NULL)
+	{
+		p = put64(p, f->batch);
+		p = put32(p, f->first);
+		put32(p, f->last);
+	}
+	return size;
 }
 
 size_t

@@ -75,8 +75,8 @@ typedef enum IdemProtoType
 	IDEM_PROTO_EVENT = 'E',		/* an event and the first part of its data */
 	IDEM_PROTO_CHUNK = 'C',		/* a further part of the event's data */
 	IDEM_PROTO_END = 'N',		/* the batch is complete */
-	IDEM_PROTO_SETTLE = 'S',	/* the worker has recorded the batch's events
-								 * that were not acked */
+	IDEM_PROTO_SETTLE = 'S',	/* the worker has recorded those of a range of
+								 * events that were not acked */
 	IDEM_PROTO_PING = 'P',		/* a sink that does not answer with PONG is
 								 * killed */
 	IDEM_PROTO_BYE = 'B',		/* everything is answered: exit */
@@ -251,15 +251,17 @@ typedef struct IdemProtoEnd
 } IdemProtoEnd;
 
 /*
- * SETTLE: u64 batch.  The worker sends it once all events of a batch are
- * answered, if at least one event was not `acked`.  By then the worker has
- * durably recorded the events that were not acked, for another try.  A
- * transactional sink may commit the batch now.  EVENTs behind the SETTLE may
- * be of keys that failed in this batch or an earlier batch.
+ * SETTLE: u64 batch | u32 first | u32 last.  The events of this range are
+ * answered, and the worker has durably recorded those that were not acked, for
+ * another try.  EVENTs behind the SETTLE may be of keys that failed in the range.
+ * A transactional sink gets one SETTLE for all events of a batch, and may commit
+ * the batch then.
  */
 typedef struct IdemProtoSettle
 {
 	uint64_t	batch;
+	uint32_t	first;			/* <= last */
+	uint32_t	last;
 } IdemProtoSettle;
 
 /* PING, PONG: u64 nonce. */

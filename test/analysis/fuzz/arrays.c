@@ -422,6 +422,7 @@ static void
 fail_keys(Input *in)
 {
 	bool		fell[MAX_EVENTS] = {false};
+	IdemProtoSettle settle = {0};
 
 	for (int n = take8(in) % MAX_KEYS; n > 0 && p.batch.count > 0; n--)
 	{
@@ -447,7 +448,9 @@ fail_keys(Input *in)
 			any = any || (fell[j] && same_key(&p.batch.events[i], &p.batch.events[j]));
 		CHECK(pgsink_keys_has(&p.failed, &p.batch, &p.batch.events[i]) == any);
 	}
-	pgsink_keys_settle(&p.failed, p.batch.batch - 1);
+	settle.batch = p.batch.batch - 1;
+	settle.last = p.batch.count - 1;
+	pgsink_keys_settle(&p.failed, &settle);
 	CHECK(p.failed.used == 0);
 }
 
