@@ -14,9 +14,9 @@ CREATE TYPE @extschema@.relay_on_dead AS ENUM ('skip', 'block_key', 'stop');
 COMMENT ON TYPE @extschema@.relay_on_dead IS
     'What a dead letter does: later events pass it, later events of its aggregate wait, or the relay stops.';
 
-CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead');
+CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead', 'in_flight');
 COMMENT ON TYPE @extschema@.parked_state IS
-    'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up.';
+    'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up; in_flight: sent, and without an answer while later events were accepted.';
 
 CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'sink', 'max_lag_size', 'history');
 COMMENT ON TYPE @extschema@.relay_halt IS
@@ -191,7 +191,7 @@ CREATE TABLE idempotency_data.relay_parked (
         AND (payload IS NULL) <> (payload_bytes IS NULL))
 );
 COMMENT ON TABLE idempotency_data.relay_parked IS
-    'Events that a relay has taken out of the order of the outbox: to be retried, waiting behind a parked event, or dead. The rows are copies, so that the outbox can be emptied.';
+    'Events that a relay has taken out of the order of the outbox: to be retried, waiting behind a parked event or for a late answer, or dead. The rows are copies, so that the outbox can be emptied.';
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_row IS
     'The position row of the repetition that is under way to a sink that stores positions: once the sink has stored this row, the event is delivered.';
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
@@ -404,7 +404,7 @@ COMMENT ON FUNCTION idempotency_data.relay_lag() IS
 
 CREATE FUNCTION idempotency_data.stat_relay_source(
     OUT relay_id int, OUT relay text, OUT server text, OUT paused boolean, OUT dead bigint,
-    OUT retrying bigint, OUT oldest timestamptz) RETURNS SETOF record
+    OUT retrying bigint, OUT in_flight bigint, OUT oldest timestamptz) RETURNS SETOF record
     LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';
 COMMENT ON FUNCTION idempotency_data.stat_relay_source() IS
     'Relays and the numbers of their parked events; a source of the view stat_relay.';
@@ -415,7 +415,7 @@ SELECT r.relay COLLATE "C" AS relay, r.server COLLATE "C" AS server,
        COALESCE(s.waiting_for,
                 CASE WHEN s.state IS NULL AND NOT r.paused THEN 'worker' END) AS waiting_for,
        s.waiting_since,
-       l."position", l.lag_events, l.lag, l.lag_bytes,
+       l."position", l.lag_events + r.in_flight AS lag_events, l.lag, l.lag_bytes,
        r.retrying, LEAST(l.oldest, r.oldest) AS oldest_waiting, s.delivered_at,
        pg_catalog.round(s.rate::numeric, 3) AS rate,
        s.sent, s.retried, NULL::bigint AS filtered, NULL::bigint AS expired, r.dead,
@@ -437,12 +437,12 @@ COMMENT ON COLUMN @extschema@.stat_relay.waiting_since IS
 COMMENT ON COLUMN @extschema@.stat_relay.position IS
     'Transaction id before which everything is delivered or parked; within a difference from..to/seq.';
 COMMENT ON COLUMN @extschema@.stat_relay.lag_events IS
-    'Committed events after the position, unread or in flight, of all types; counted up to 1,000, an estimate beyond.';
-COMMENT ON COLUMN @extschema@.stat_relay.lag IS 'Age of the oldest of these events; 0 if there is none.';
+    'Committed events after the position, unread or in flight, of all types; counted up to 1,000, an estimate beyond. Also those before it whose answer is late.';
+COMMENT ON COLUMN @extschema@.stat_relay.lag IS 'Age of the oldest event after the position; 0 if there is none.';
 COMMENT ON COLUMN @extschema@.stat_relay.lag_bytes IS
     'What the outbox keeps for the relay: the size of the events after the position, or after the first one that waits in the outbox behind a refused event; an estimate beyond 1,000 events.';
 COMMENT ON COLUMN @extschema@.stat_relay.retrying IS
-    'Parked events that are not dead: refused and to be tried again, or waiting behind a parked event of their aggregate. Beyond about a hundred per aggregate they wait in the outbox, and lag_bytes counts them.';
+    'Parked events that are neither dead nor in flight: refused and to be tried again, or waiting behind a parked event of their aggregate. Beyond about a hundred per aggregate they wait in the outbox, and lag_bytes counts them.';
 COMMENT ON COLUMN @extschema@.stat_relay.oldest_waiting IS
     'When the oldest event was enqueued that is after the position, or parked and not dead; NULL if there is none.';
 COMMENT ON COLUMN @extschema@.stat_relay.delivered_at IS

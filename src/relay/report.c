@@ -494,8 +494,6 @@ idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried)
 	SpinLockAcquire(&entry->mutex);
 	entry->sent += sent;
 	entry->retried += retried;
-	if (sent > 0 || retried > 0)
-		entry->waiting_since = now;
 	if (sent > 0)
 		entry->delivered_at = now;
 	entry->rate_sum += sent;

@@ -258,7 +258,8 @@ extern void idem_report_sink_pid(IdemRelayEntry *entry, pid_t pid);
 extern void idem_report_got_on(IdemRelayEntry *entry);
 
 /*
- * The relay got on: add to its counters of sent and repeated events, and to its rate.
+ * Add to the relay's counters of sent and repeated events, and to its rate.  Whether it got on is
+ * another question: it may still wait for the answer to an earlier event.
  */
 extern void idem_report_counts(IdemRelayEntry *entry, int64 sent, int64 retried);
 

@@ -10,7 +10,7 @@ import time
 import relays_model
 from episodes import Mismatch
 from outbox_model import Event, Model, Txn
-from relays_model import DEADLY, DOOR, FINE, KINDS, REFUSED, Arrivals, Relay
+from relays_model import DEADLY, DOOR, FINE, KINDS, LATE, REFUSED, Arrivals, Relay
 from session import Session
 
 WRITERS = 3
@@ -86,7 +86,7 @@ class Relays:
         if txn.savepoints:
             ways += ["rollback_to"] * 2
         way = rng.choice(ways)
-        event_type = rng.choices((FINE, REFUSED, DOOR, DEADLY), (94, 2, 3, 1))[0]
+        event_type = rng.choices((FINE, REFUSED, DOOR, DEADLY, LATE), (92, 2, 3, 1, 2))[0]
         if way in ("enqueue", "locked"):
             return (s, way, f"{'j' if way == 'enqueue' else 'k'}{rng.randrange(KEYS)}", event_type)
         if way == "many":

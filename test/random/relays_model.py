@@ -5,8 +5,9 @@ sinks, what operators move and replay, and what a handler refuses.
 """
 from dataclasses import dataclass, field
 
-# Event types, and what handlers do: accept; refuse for good; refuse while the door is closed; kill the program once.
-FINE, REFUSED, DOOR, DEADLY = "E", "D", "M", "K"
+# Event types, and what handlers do: accept; refuse for good; refuse while the door is closed; kill the program once; accept, and
+# keep the relay of kind "append" waiting for the answer while others are answered.
+FINE, REFUSED, DOOR, DEADLY, LATE = "E", "D", "M", "K", "L"
 
 # kind -> (exactly once, claims its events, so that nothing repeats even after a replay)
 KINDS = {"fn": (True, True), "pg": (True, True), "pgplain": (True, False), "store": (True, False), "append": (False, False)}
@@ -62,7 +63,7 @@ def faults(relay, owed, every, arrivals, dead):
         if owed[i].row[3] == REFUSED:
             yield f"event {i}, which is refused, came"
     for i in dead:
-        if i in every and every[i].row[3] == FINE:
+        if i in every and every[i].row[3] in (FINE, LATE):
             yield f"event {i}, which nobody refuses, is a dead letter"
     for i, e in owed.items():
         if e.row[3] == REFUSED and i not in dead and i not in relay.optional:

@@ -60,7 +60,7 @@ class World:
                        f" claim '{'on' if kind == 'pg' else 'off'}'")
         else:
             options = (f"program 'pytest', file '{self.file(name)}', reject_type 'D', crash_type 'K', fault_times '1',"
-                       f" position '{'on' if kind == 'store' else 'off'}'")
+                       + (" position 'on'" if kind == "store" else " answer 'each', late_type 'L', late_ms '2500'"))
         self.sql(f"CREATE SERVER s_{name} FOREIGN DATA WRAPPER {TYPES[kind]} OPTIONS ({options})")
         if kind != "fn":
             user = "user 'postgres'" if kind in ("pg", "pgplain") else ""

@@ -312,6 +312,25 @@ def check_extends_the_block(p):
     w.close()
 
 
+def check_ends_blocks_one_by_one(p):
+    """A SETTLE of a range ends the blocks of the keys whose last event it names."""
+    w = p.start(codec.KEY_ORDER)
+    one, _ = w.events([{**p.bad, "key": "a"}, {**p.bad, "key": "b"}, good("c"), good("b")])
+    out = w.outcomes(one, 4)
+    assert out[0] in REFUSED and out[1] in REFUSED and out[2] == "acked" and out[3] in ("skipped", "unknown"), out
+    w.send("SETTLE", batch=one, first=0, last=2)
+    two, _ = w.events([good("a"), good("b")])
+    assert w.outcomes(two, 2) == ["acked", "skipped"], "the last event of b is not settled"
+    w.send("SETTLE", batch=one, first=3, last=3)
+    three, _ = w.events([good("b")])
+    assert w.outcomes(three, 1) == ["skipped"], "an event was held back behind it"
+    w.send("SETTLE", batch=two, first=1, last=1)
+    w.send("SETTLE", batch=three)
+    four, _ = w.events([good("a"), good("b")])
+    assert w.outcomes(four, 2) == ["acked"] * 2
+    w.close()
+
+
 def check_covers_what_is_in_flight(p):
     w = p.start(codec.KEY_ORDER)
     with w.in_one_piece():
@@ -523,11 +542,12 @@ def check_notices_a_set_back_target(p):
     w.close()
 
 
-NEEDS_BAD = ("keeps_key_order", "extends_the_block", "covers_what_is_in_flight", "orders_no_keys_unasked",
+NEEDS_BAD = ("keeps_key_order", "extends_the_block", "ends_blocks_one_by_one", "covers_what_is_in_flight", "orders_no_keys_unasked",
              "does_shared_batches_again", "waits_for_settle", "forgets_unfinished_batches", "leaves_refused_events_out")
 NEEDS_TRANSACTIONS = ("stores_the_position", "sends_verdicts_after_results", "does_shared_batches_again",
                       "stores_position_and_effects_together", "waits_for_settle", "forgets_unfinished_batches",
                       "leaves_refused_events_out", "fences_predecessors", "notices_a_set_back_target")
+NEEDS_SINGLE_EVENTS = ("ends_blocks_one_by_one",)    # a transaction is settled as a whole
 NEEDS_EFFECTS = ("leaves_refused_events_out", "stores_position_and_effects_together")
 CHECKS = {name[len("check_"):]: f for name, f in globals().items() if name.startswith("check_")}
 
@@ -536,7 +556,7 @@ def possible(p):
     """The names of the checks that can be made."""
     for name in CHECKS:
         if not ((name in NEEDS_BAD and p.bad is None) or (name in NEEDS_TRANSACTIONS and not p.transactional) or
-                (name in NEEDS_EFFECTS and p.effects is None) or
+                (name in NEEDS_SINGLE_EVENTS and p.transactional) or (name in NEEDS_EFFECTS and p.effects is None) or
                 (name == "notices_a_set_back_target" and p.set_back is None)):
             yield name
 

@@ -89,7 +89,7 @@ check_times(FunctionCallInfo fcinfo, int since, int until)
 
 /*
  * Replay an event that is parked.  In state retry it becomes due at once.  In
- * state waiting it goes on waiting.  A dead letter is an error: relay_redrive,
+ * state waiting or in_flight it goes on waiting.  A dead letter is an error: relay_redrive,
  * which also counts its attempts anew, is for dead letters.  False if the
  * event is not parked.
  */
@@ -119,6 +119,10 @@ replay_parked(IdemRelayConfig *c, const pg_uuid_t *event_id)
 	if (strcmp(state, "waiting") == 0)
 		ereport(NOTICE,
 				(errmsg("event %s waits behind another of its aggregate already",
+						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))))));
+	if (strcmp(state, "in_flight") == 0)
+		ereport(NOTICE,
+				(errmsg("event %s has been sent, and its answer is awaited",
 						DatumGetCString(DirectFunctionCall1(uuid_out, UUIDPGetDatum(event_id))))));
 	SPI_finish();
 	return true;

@@ -78,12 +78,13 @@ idem_stat_relay_source_fn(PG_FUNCTION_ARGS)
 {
 	return rows_of_view(fcinfo,
 						"SELECT r.relay_id, r.relay, v.srvname::text, r.paused,"
-						" COALESCE(d.dead, 0), COALESCE(o.retrying, 0), o.oldest"
+						" COALESCE(d.dead, 0), COALESCE(o.retrying, 0), COALESCE(o.in_flight, 0), o.oldest"
 						" FROM %s.relays r"
 						" LEFT JOIN (SELECT p.relay_id, pg_catalog.count(*) AS dead"
 						"    FROM %s.relay_parked p WHERE p.state = 'dead'"
 						"    GROUP BY p.relay_id) d ON d.relay_id = r.relay_id"
-						" LEFT JOIN (SELECT p.relay_id, pg_catalog.count(*) AS retrying,"
+						" LEFT JOIN (SELECT p.relay_id, pg_catalog.count(*) FILTER (WHERE p.state <> 'in_flight') AS retrying,"
+						"    pg_catalog.count(*) FILTER (WHERE p.state = 'in_flight') AS in_flight,"
 						"    pg_catalog.min(p.enqueued_at) AS oldest"
 						"    FROM %s.relay_parked p WHERE p.state <> 'dead'"
 						"    GROUP BY p.relay_id) o ON o.relay_id = r.relay_id"

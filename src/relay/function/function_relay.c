@@ -452,6 +452,8 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
 	idem_report_counts(courier->relay.entry, counts->sent, counts->repeated);
+	if (counts->sent > 0 || counts->repeated > 0)
+		idem_report_got_on(courier->relay.entry);
 	idem_engine_show_trying(&courier->relay, IDEM_RELAY_STREAMING, waiting);
 }
 

@@ -417,6 +417,24 @@ idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config, const Id
 	note_parked(index, event, &note);
 }
 
+int64
+idem_parked_in_flight(IdemParkedIndex *index, const IdemRelayConfig *config, const IdemEvent *event)
+{
+	Tries		tries = {0};
+	IdemParkedNote note;
+
+	idem_parked_lock_relay(config);
+	insert_parked(config, event, IDEM_PARKED_IN_FLIGHT, &tries, NULL, &note);
+	if (note.parked_id == 0)
+	{
+		index->stale = true;
+		return 0;
+	}
+	note_parked(index, event, &note);
+	idem_parked_index_retake(index, event->seq);
+	return note.parked_id;
+}
+
 /* A copy of a value of a row that is not a text, in the current context. */
 static Datum
 copied_varlena(HeapTuple tup, TupleDesc desc, int column, bool *present)

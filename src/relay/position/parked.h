@@ -87,7 +87,7 @@ extern int	idem_max_parked;
 static inline bool
 idem_parked_is_full(const IdemParkedIndex *index)
 {
-	return index->counts[IDEM_PARKED_RETRY] + index->counts[IDEM_PARKED_WAITING] >=
+	return index->counts[IDEM_PARKED_RETRY] + index->counts[IDEM_PARKED_WAITING] + index->counts[IDEM_PARKED_IN_FLIGHT] >=
 		(int64) IDEM_MOST_PARKED * idem_max_parked;
 }
 
@@ -124,6 +124,13 @@ extern void idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *co
 							   const IdemEvent *event, const IdemFailure *failure);
 extern void idem_parked_wait(IdemParkedIndex *index, const IdemRelayConfig *config,
 							 const IdemEvent *event);
+
+/*
+ * Park an event of the outbox that has been sent and has no answer; in the index it is taken.
+ * Returns its parked_id; 0: it is parked already.
+ */
+extern int64 idem_parked_in_flight(IdemParkedIndex *index, const IdemRelayConfig *config,
+								   const IdemEvent *event);
 
 /*
  * Take parked events that can be sent now, in order of seq, and read their

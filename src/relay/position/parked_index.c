@@ -188,6 +188,7 @@ is_sendable(const ParkedEntry *entry, TimestampTz now)
 	switch (note->state)
 	{
 		case IDEM_PARKED_WAITING:
+		case IDEM_PARKED_IN_FLIGHT:
 			return true;
 		case IDEM_PARKED_RETRY:
 			return note->due <= now || note->failed_at > now;

@@ -8,6 +8,8 @@
  *		retry    refused or unanswered; due again at a time
  *		waiting  not refused itself, but behind a parked event of its key
  *		dead     attempts used up; only an operator moves it
+ *		in_flight  sent, and late (stream/late.c): its program has it, or had
+ *				it when it ended; then the event is sent again
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -39,11 +41,14 @@ typedef enum IdemParkedState
 {
 	IDEM_PARKED_RETRY,
 	IDEM_PARKED_WAITING,
-	IDEM_PARKED_DEAD
+	IDEM_PARKED_DEAD,
+	IDEM_PARKED_IN_FLIGHT
 } IdemParkedState;
 
+#define IDEM_PARKED_STATES (IDEM_PARKED_IN_FLIGHT + 1)
+
 /* Their names in the table. */
-extern const char *const idem_parked_states[IDEM_PARKED_DEAD + 1];
+extern const char *const idem_parked_states[IDEM_PARKED_STATES];
 
 /* A text column of a row, counted from 1, as part of an event, in the current context. */
 extern IdemEventText idem_parked_text(HeapTuple tup, TupleDesc desc, int column);
@@ -100,7 +105,7 @@ typedef struct IdemParkedIndex
 								 * has been read on */
 	IdemReader *reader;			/* reads their events; NULL: not needed yet */
 	int64		total;
-	int64		counts[IDEM_PARKED_DEAD + 1];	/* by state */
+	int64		counts[IDEM_PARKED_STATES]; /* by state */
 	int64		dead_loaded;	/* dead ones when the table was read */
 	bool		by_key;			/* ordering = key */
 	bool		dead_blocks;	/* a dead event blocks later events of its key */

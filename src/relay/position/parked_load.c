@@ -35,14 +35,17 @@
 #include "shared/error.h"
 #include "shared/spi.h"
 
-const char *const idem_parked_states[IDEM_PARKED_DEAD + 1] = {"retry", "waiting", "dead"};
+const char *const idem_parked_states[IDEM_PARKED_STATES] = {"retry", "waiting", "dead", "in_flight"};
 
 static IdemParkedState
 state_from_text(const char *state)
 {
-	if (strcmp(state, "dead") == 0)
-		return IDEM_PARKED_DEAD;
-	return strcmp(state, "retry") == 0 ? IDEM_PARKED_RETRY : IDEM_PARKED_WAITING;
+	for (int i = 0; i < IDEM_PARKED_STATES; i++)
+	{
+		if (strcmp(state, idem_parked_states[i]) == 0)
+			return (IdemParkedState) i;
+	}
+	return IDEM_PARKED_WAITING;
 }
 
 IdemEventText

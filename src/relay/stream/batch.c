@@ -38,6 +38,7 @@ void
 idem_batch_launch(IdemStream *stream, IdemBatch *batch)
 {
 	batch->flights = repalloc(batch->flights, sizeof(IdemSentEvent) * batch->n);
+	batch->sent_at = idem_clock();
 	dlist_push_tail(&stream->batches, &batch->node);
 	stream->nbatches++;
 	stream->nevents += batch->n;
@@ -156,7 +157,7 @@ idem_batch_count_in_flight(IdemStream *stream, int *prefix)
 		for (int i = batch->prefix; i < batch->n; i++)
 			n += is_in_flight(batch, i);
 	}
-	return n;
+	return n + stream->nlate;
 }
 
 const IdemSentEvent *
@@ -174,7 +175,7 @@ idem_batch_first_in_flight(IdemStream *stream)
 				return &batch->flights[i];
 		}
 	}
-	return NULL;
+	return dlist_is_empty(&stream->late) ? NULL : &dlist_head_element(IdemLateEvent, node, &stream->late)->flight;
 }
 
 void

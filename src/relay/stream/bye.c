@@ -61,7 +61,7 @@ idem_bye_say(IdemStream *stream)
 	 * everything.
 	 */
 	if (stream->phase != IDEM_STREAM_READY || !idem_pipe_is_open(pipe) ||
-		stream->nbatches > 0 || idem_pipe_bytes_waiting(pipe) > 0 ||
+		idem_stream_has_flights(stream) || idem_pipe_bytes_waiting(pipe) > 0 ||
 		send(pipe->process.fd, frame, n, MSG_DONTWAIT | MSG_NOSIGNAL) != n)
 		return false;
 	cxt = AllocSetContextCreate(TopMemoryContext, "last words", ALLOCSET_SMALL_SIZES);

@@ -47,6 +47,12 @@ idem_stream_turn_off(IdemStream *stream)
 	idem_report_sink_pid(stream->relay.entry, 0);
 	while (stream->nbatches > 0)
 		idem_batch_free(stream, idem_batch_oldest(stream));
+	dlist_init(&stream->late);	/* the memory is run_cxt's */
+	stream->nlate = 0;
+	stream->accepted = stream->accepted_before = stream->overtaken = (IdemStreamPlace)
+	{
+		0, 0
+	};
 	stream->log_turn = stream->repeats_in_flight;
 	stream->repeats_in_flight = false;
 	stream->exclusive = false;
@@ -133,8 +139,8 @@ end_by_death(IdemStream *stream, const IdemHuntDeath *death, const char *message
 		case IDEM_HUNT_FOUND:
 
 			/*
-			 * The first event in flight is at fault: remember the event, to be
-			 * parked at READY.  After an ABORTED later batches may be in
+			 * The first event in flight is at fault: remember the event, to
+			 * be parked at READY.  After an ABORTED later batches may be in
 			 * flight as well.
 			 */
 			flight = idem_batch_first_in_flight(stream);

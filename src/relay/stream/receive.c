@@ -87,33 +87,92 @@ kind_of_result(const IdemProtoResult *r)
 		IDEM_BLAME_ASKED : IDEM_BLAME_RETRY;
 }
 
+/* What the result says of an event that was not acked; the message is palloc'd. */
+static IdemFailure
+make_failure(const IdemProtoResult *r, int lane)
+{
+	IdemFailure f = {.kind = kind_of_result(r), .lane = lane};
+
+	f.hopeless = f.kind == IDEM_BLAME_IMPOSSIBLE;
+	f.retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
+	memcpy(f.sqlstate, r->sqlstate, sizeof(f.sqlstate));
+	if (f.kind != IDEM_BLAME_NOTHING && strcmp(f.sqlstate, "00000") == 0)
+		strlcpy(f.sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_REJECTED), sizeof(f.sqlstate));
+	f.crashed = r->outcome == IDEM_PROTO_REJECTED && says_down(r->sqlstate);
+	f.message = clean_message(r->message);
+	return f;
+}
+
 /* Add a failure to the batch; returns its index. */
 static int
-add_failure(IdemBatch *batch, const IdemProtoResult *r)
+add_failure(IdemBatch *batch, const IdemProtoResult *r, int lane)
 {
 	MemoryContext old = MemoryContextSwitchTo(batch->cxt);
-	IdemFailure *f;
 
 	if (batch->nfailures == batch->failures_allocated)
 	{
 		batch->failures_allocated = Max(8, batch->failures_allocated * 2);
 		batch->failures = batch->failures == NULL ?
-			palloc(sizeof(*f) * batch->failures_allocated) :
-			repalloc(batch->failures, sizeof(*f) * batch->failures_allocated);
+			palloc(sizeof(IdemFailure) * batch->failures_allocated) :
+			repalloc(batch->failures, sizeof(IdemFailure) * batch->failures_allocated);
 	}
-	f = &batch->failures[batch->nfailures];
-	memset(f, 0, sizeof(*f));
-	f->kind = kind_of_result(r);
-	f->hopeless = f->kind == IDEM_BLAME_IMPOSSIBLE;
-	f->retry_after_ms = (int) Min(r->retry_after, 24 * 3600 * 1000);
-	memcpy(f->sqlstate, r->sqlstate, sizeof(f->sqlstate));
-	if (f->kind != IDEM_BLAME_NOTHING && strcmp(f->sqlstate, "00000") == 0)
-		strlcpy(f->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_REJECTED),
-				sizeof(f->sqlstate));
-	f->crashed = r->outcome == IDEM_PROTO_REJECTED && says_down(r->sqlstate);
-	f->message = clean_message(r->message);
+	batch->failures[batch->nfailures] = make_failure(r, lane);
 	MemoryContextSwitchTo(old);
 	return batch->nfailures++;
+}
+
+/* The answer to a late event; false: it has one, or there is no such event. */
+static bool
+on_late_result(IdemStream *stream, const IdemProtoResult *r, int index, int lane)
+{
+	IdemLateEvent *late = idem_late_find(stream, r->batch, index);
+	MemoryContext old;
+
+	if (late == NULL || late->flight.outcome != 0)
+		return false;
+	late->flight.outcome = r->outcome;
+	late->flight.lane = lane;
+	idem_report_got_on(stream->relay.entry);
+	if (r->outcome == IDEM_PROTO_ACKED)
+		return true;
+	old = MemoryContextSwitchTo(stream->run_cxt);
+	late->failure = make_failure(r, lane);
+	MemoryContextSwitchTo(old);
+	return true;
+}
+
+/* The answer to an event of a batch in flight. */
+static void
+on_batch_result(IdemStream *stream, IdemBatch *batch, IdemSentEvent *flight, const IdemProtoResult *r,
+				int lane, int failure)
+{
+	flight->outcome = r->outcome;
+	flight->lane = lane;
+	flight->failure = failure;
+	batch->unanswered--;
+	stream->nunanswered--;
+	batch->nonacks += failure >= 0;
+}
+
+/* Note in the batch which of its events have answers that are to be settled. */
+static void
+note_fresh(IdemBatch *batch, const IdemProtoResult *r)
+{
+	batch->fresh_first = batch->fresh_end == 0 ? r->first : Min(batch->fresh_first, r->first);
+	batch->fresh_end = Max(batch->fresh_end, r->last + 1);
+}
+
+/* Show in stat_relay what the sink says of events that it did not take. */
+static void
+report_refusal(IdemStream *stream, const IdemProtoResult *r)
+{
+	char	   *message;
+
+	if (r->outcome == IDEM_PROTO_ACKED || r->outcome == IDEM_PROTO_SKIPPED)
+		return;
+	message = clean_message(r->message);
+	idem_report_refusal(stream->relay.entry, message[0] ? message : "the sink gave no reason");
+	pfree(message);
 }
 
 /*
@@ -124,49 +183,40 @@ static IdemStreamVerdict
 on_result(IdemStream *stream, const IdemProtoResult *r)
 {
 	IdemBatch  *batch = idem_batch_find(stream, r->batch);
-	bool		holds_up = batch != NULL && batch == idem_batch_waiting(stream);
+	bool		holds_up = batch != NULL && stream->nlate == 0 && batch == idem_batch_waiting(stream);
 	int			failure = -1;
 	int			lane = 0;
 
-	if (batch == NULL || r->first > r->last || r->last >= batch->n)
+	if (r->first > r->last ||
+		(batch != NULL ? r->last >= batch->n : idem_late_find(stream, r->batch, r->first) == NULL))
 		return protocol_error("a result for events that are not in flight");
 	if (r->outcome == IDEM_PROTO_OUTAGE)
 		return idem_stream_verdict(IDEM_STREAM_OUTAGE, clean_message(r->message));
 	if (r->outcome == IDEM_PROTO_FENCED)
 		return idem_stream_verdict(IDEM_STREAM_FENCED, clean_message(r->message));
-	if (r->outcome != IDEM_PROTO_ACKED)
-		failure = add_failure(batch, r);
 	if (r->destination.len > 0)
 		lane = idem_blame_lane(&stream->relay.blame, stream->relay.cxt,
 							   hash_bytes_extended((const unsigned char *) r->destination.data, r->destination.len, 0));
-	if (failure >= 0)
-		batch->failures[failure].lane = lane;
-	if (failure >= 0 && r->outcome != IDEM_PROTO_SKIPPED)
-	{
-		const char *message = batch->failures[failure].message;
-
-		idem_report_refusal(stream->relay.entry, message[0] ? message : "the sink gave no reason");
-	}
+	if (batch != NULL && r->outcome != IDEM_PROTO_ACKED)
+		failure = add_failure(batch, r, lane);
+	report_refusal(stream, r);
 	for (uint32 i = r->first; i <= r->last; i++)
 	{
-		IdemSentEvent *flight = &batch->flights[i];
+		IdemSentEvent *flight = batch != NULL ? &batch->flights[i] : NULL;
 
-		if (flight->outcome != 0)
+		if (flight != NULL && flight->outcome == 0 && !flight->settled)
+			on_batch_result(stream, batch, flight, r, lane, failure);
+		else if ((flight != NULL && flight->outcome != 0) || !on_late_result(stream, r, i, lane))
 			return protocol_error("a second result for an event");
-		flight->outcome = r->outcome;
-		flight->lane = lane;
-		flight->failure = failure;
-		batch->unanswered--;
-		stream->nunanswered--;
-		if (failure >= 0)
-			batch->nonacks++;
 	}
-	batch->fresh_first = batch->fresh_end == 0 ? r->first : Min(batch->fresh_first, r->first);
-	batch->fresh_end = Max(batch->fresh_end, r->last + 1);
+	if (batch != NULL)
+		note_fresh(batch, r);
+	if (r->outcome == IDEM_PROTO_ACKED)
+		idem_late_note_accepted(stream, r->batch, r->last);
 
 	/*
 	 * The oldest batch that has not all results holds the relay up, whatever
-	 * comes of later batches.
+	 * comes of later batches; and so does a late event.
 	 */
 	if (holds_up)
 		idem_report_got_on(stream->relay.entry);

@@ -454,7 +454,7 @@ send_repeats(IdemStream *stream)
 	MemoryContext work = AllocSetContextCreate(stream->run_cxt, "repeats", ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(work);
 	IdemParkedTaking taking = {.may = is_passed, .arg = stream,
-	.lone = stream->nbatches == 0, .max_bytes = stream->max_batch_bytes};
+	.lone = !idem_stream_has_flights(stream), .max_bytes = stream->max_batch_bytes};
 	List	   *taken;
 
 	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
@@ -518,6 +518,7 @@ reload_parked(IdemStream *stream)
 	idem_parked_index_load(stream->parked, stream->relay.config, stream->relay.walk.settled.base);
 	idem_txn_commit(false);
 	stream->parked_dirty = false;
+	idem_late_retake(stream);
 	dlist_foreach(iter, &stream->batches)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);

@@ -9,7 +9,8 @@
  * of the last one tells of those before it.  The position passes what is settled
  * up to the oldest event that is not.  One transaction parks what has come in and
  * moves the position; where nothing is to be parked, it is written later
- * (progress.c).
+ * (progress.c).  An event that keeps the sink waiting while others pass is parked
+ * with the state in_flight (late.c), so that the position passes it, too.
  *
  * With a sink that stores positions, batches are settled in the order in which
  * they were sent.  The refused events of a batch are parked durably
@@ -87,7 +88,7 @@ note_pace(IdemStream *stream, const IdemBlameVerdict *verdict, int wait_ms)
 		answer = IDEM_PACE_ASKED;
 	else if (verdict->names_time)
 		answer = IDEM_PACE_NAMED;
-	idem_pace_answered(&stream->relay.pace, idem_clock(), answer, verdict->key, wait_ms, stream->nevents);
+	idem_pace_answered(&stream->relay.pace, idem_clock(), answer, verdict->key, wait_ms, stream->nunanswered);
 }
 
 /* An event was accepted. */
@@ -166,6 +167,8 @@ typedef struct Settling
 	/* of the events at hand */
 	int			acked;
 	int			others;
+	int			repeated;		/* those that had been parked when they were
+								 * sent */
 	int			wait_ms;		/* for so long the target asks to wait */
 	int64	   *accepted;		/* rows of parked events that were acked */
 	int			naccepted;
@@ -181,6 +184,19 @@ typedef struct OpenKey
 	int			index;
 } OpenKey;
 
+/* The event at this place has no answer. */
+static void
+add_open_key(HTAB *open, uint64 key, uint64 batch, int index)
+{
+	bool		found;
+	OpenKey    *entry = hash_search(open, &key, HASH_ENTER, &found);
+
+	if (found && (entry->batch < batch || (entry->batch == batch && entry->index < index)))
+		return;
+	entry->batch = batch;
+	entry->index = index;
+}
+
 /* Collect the keys of the events that have no answer. */
 static HTAB *
 list_open_keys(IdemStream *stream)
@@ -195,34 +211,34 @@ list_open_keys(IdemStream *stream)
 
 		for (int i = 0; batch->unanswered > 0 && i < batch->n; i++)
 		{
-			OpenKey    *key;
-			bool		found;
-
-			if (batch->flights[i].outcome != 0)
-				continue;
-			key = hash_search(open, &batch->flights[i].key, HASH_ENTER, &found);
-			if (found)
-				continue;
-			key->batch = batch->no;
-			key->index = i;
+			if (batch->flights[i].outcome == 0)
+				add_open_key(open, batch->flights[i].key, batch->no, i);
 		}
+	}
+	dlist_foreach(iter, &stream->late)
+	{
+		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
+
+		if (late->flight.outcome == 0)
+			add_open_key(open, late->flight.key, late->batch, late->index);
 	}
 	return open;
 }
 
 /* Is an earlier event of the key without an answer?  Then this one is not settled yet. */
 static bool
-is_behind_open(Settling *s, const IdemBatch *batch, int i)
+is_behind_open(Settling *s, uint64 hash, uint64 batch, int index)
 {
 	const IdemBatch *waiting = idem_batch_waiting(s->stream);
 	const OpenKey *key;
 
-	if (s->stream->relay.config->ordering != IDEM_ORDERING_KEY || waiting == NULL || waiting->no > batch->no)
+	if (s->stream->relay.config->ordering != IDEM_ORDERING_KEY ||
+		(s->stream->nlate == 0 && (waiting == NULL || waiting->no > batch)))
 		return false;
 	if (s->open == NULL)
 		s->open = list_open_keys(s->stream);
-	key = hash_search(s->open, &batch->flights[i].key, HASH_FIND, NULL);
-	return key != NULL && (key->batch < batch->no || (key->batch == batch->no && key->index < i));
+	key = hash_search(s->open, &hash, HASH_FIND, NULL);
+	return key != NULL && (key->batch < batch || (key->batch == batch && key->index < index));
 }
 
 /* Is the event to be settled now? */
@@ -232,21 +248,10 @@ is_fresh(const IdemSentEvent *flight)
 	return flight->outcome != 0 && !flight->settled;
 }
 
-/*
- * Have a transaction that may change the rows of the batch's fresh events, if it changes any.
- * False if somebody has a lock.
- */
+/* Have a transaction, and the locks to change these rows.  False if somebody has one of them. */
 static bool
-begin_settling(Settling *s, const IdemBatch *batch)
+begin_settling(Settling *s, const int64 *ids, int n)
 {
-	int64	   *ids = NULL;
-	int			n = 0;
-	bool		writes = false;
-
-	for (int i = batch->fresh_first; i < batch->fresh_end; i++)
-		writes |= is_fresh(&batch->flights[i]) && (batch->repeats || batch->flights[i].outcome != IDEM_PROTO_ACKED);
-	if (!writes)
-		return true;
 	if (s->stream->lock_retry_at != 0)
 		return false;
 	if (!s->begun)
@@ -255,12 +260,43 @@ begin_settling(Settling *s, const IdemBatch *batch)
 		idem_reader_suspend(s->stream->reader);
 		s->begun = true;
 	}
+	return idem_settle_try_lock(s->stream, ids, n);
+}
+
+/* Begin with so many events. */
+static void
+begin_events(Settling *s, int n)
+{
+	s->acked = s->others = s->repeated = s->wait_ms = 0;
 	s->naccepted = s->nskipped = 0;
-	s->accepted = palloc(sizeof(int64) * (batch->fresh_end - batch->fresh_first));
-	s->skipped = palloc(sizeof(int64) * (batch->fresh_end - batch->fresh_first));
+	s->accepted = s->begun ? palloc(sizeof(int64) * n) : NULL;
+	s->skipped = s->begun ? palloc(sizeof(int64) * n) : NULL;
+}
+
+/* Does settling the fresh answers of the batch write rows? */
+static bool
+writes_rows(const IdemBatch *batch)
+{
+	for (int i = batch->fresh_first; i < batch->fresh_end; i++)
+	{
+		if (is_fresh(&batch->flights[i]) && (batch->repeats || batch->flights[i].outcome != IDEM_PROTO_ACKED))
+			return true;
+	}
+	return false;
+}
+
+/* The same for the batch's fresh answers, if these change rows. */
+static bool
+begin_batch(Settling *s, const IdemBatch *batch)
+{
+	int64	   *ids = NULL;
+	int			n = 0;
+
+	if (!writes_rows(batch))
+		return true;
 	if (batch->repeats)
 		ids = idem_batch_parked_ids(batch, 0, &n);
-	return idem_settle_try_lock(s->stream, ids, n);
+	return begin_settling(s, ids, n);
 }
 
 /* The sink skipped a parked event for an earlier event of its key. */
@@ -274,16 +310,16 @@ let_event_wait(Settling *s, const IdemSentEvent *flight)
 	idem_parked_index_give_back(parked, flight->seq, true);
 }
 
-/* Settle an event that was not acked. */
+/* Settle an event that was not acked; batch: NULL if it is parked. */
 static void
-settle_other(Settling *s, const IdemBatch *batch, const IdemSentEvent *flight)
+settle_other(Settling *s, const IdemBatch *batch, const IdemSentEvent *flight, const IdemFailure *answer)
 {
 	IdemStream *stream = s->stream;
 	IdemFailure failure;
 
 	if (s->keys == 0)
 		s->keys = count_keys(stream);
-	failure = judge_flight(stream, flight, &batch->failures[flight->failure], s->keys);
+	failure = judge_flight(stream, flight, answer, s->keys);
 	if (failure.kind == IDEM_BLAME_ASKED)
 		s->wait_ms = Max(s->wait_ms, failure.retry_after_ms);
 	if (flight->parked_id == 0)
@@ -335,7 +371,7 @@ send_settles(IdemStream *stream, const IdemBatch *batch, int first, int end)
 	{
 		const IdemSentEvent *flight = &batch->flights[i];
 
-		if (i < end && flight->settled)
+		if (i < end && flight->settled && flight->outcome != 0)
 		{
 			from = from < 0 ? i : from;
 			others |= flight->outcome != IDEM_PROTO_ACKED;
@@ -349,18 +385,18 @@ send_settles(IdemStream *stream, const IdemBatch *batch, int first, int end)
 }
 
 /*
- * What was settled of the batch tells of the target, so earlier failures count no more.  But if
- * none of the events was acked, the target may be down all the same.
+ * What was settled tells of the target, so earlier failures count no more.  But if none of the
+ * events was acked, the target may be down all the same.  whole: the last of a batch.
  */
 static void
-on_progress(Settling *s, const IdemBatch *batch)
+on_progress(Settling *s, bool whole)
 {
 	IdemStream *stream = s->stream;
 
-	idem_engine_progressed(&stream->relay, s->acked > 0, batch->unsettled == 0);
+	idem_engine_progressed(&stream->relay, s->acked > 0, whole);
 	if (idem_engine_judged(&stream->relay, s->wait_ms))
 		stream->parked->hurries = stream->parked_dirty = true;
-	idem_report_counts(stream->relay.entry, s->acked, batch->repeats ? s->acked + s->others : 0);
+	idem_report_counts(stream->relay.entry, s->acked, s->repeated);
 }
 
 /* Settle the events of the batch that were answered since the last turn. */
@@ -370,10 +406,10 @@ settle_fresh(Settling *s, IdemBatch *batch)
 	int			first = batch->fresh_first;
 	int			end = batch->fresh_end;
 
-	if (end == 0 || !begin_settling(s, batch))
+	if (end == 0 || !begin_batch(s, batch))
 		return;
 	batch->fresh_first = batch->fresh_end = 0;
-	s->acked = s->others = s->wait_ms = 0;
+	begin_events(s, end - first);
 	for (int i = first; i < end; i++)
 	{
 		IdemSentEvent *flight = &batch->flights[i];
@@ -382,7 +418,7 @@ settle_fresh(Settling *s, IdemBatch *batch)
 			continue;
 		if (flight->outcome == IDEM_PROTO_ACKED)
 			settle_ack(s, flight);
-		else if (is_behind_open(s, batch, i))
+		else if (is_behind_open(s, flight->key, batch->no, i))
 		{
 			/* Look at it again with the next answer. */
 			batch->fresh_first = batch->fresh_end == 0 ? i : batch->fresh_first;
@@ -390,9 +426,10 @@ settle_fresh(Settling *s, IdemBatch *batch)
 			continue;
 		}
 		else
-			settle_other(s, batch, flight);
+			settle_other(s, batch, flight, &batch->failures[flight->failure]);
 		flight->settled = true;
 		batch->unsettled--;
+		s->repeated += batch->repeats;
 	}
 	write_settled(s);
 	if (s->others > 0)
@@ -400,7 +437,114 @@ settle_fresh(Settling *s, IdemBatch *batch)
 		send_settles(s->stream, batch, first, end);
 		s->parks = true;
 	}
-	on_progress(s, batch);
+	on_progress(s, batch->unsettled == 0);
+}
+
+/*
+ * Late events
+ */
+
+/* Put a late event on record.  False if that cannot be now; then it stays in its batch. */
+static bool
+park_late_event(Settling *s, const IdemBatch *batch, IdemSentEvent *flight)
+{
+	IdemStream *stream = s->stream;
+	IdemEvent	event;
+
+	if (batch->repeats)
+		return true;
+	if (!begin_settling(s, NULL, 0) ||
+		idem_blocked_has_at(stream->parked, flight->key, flight->xid, flight->seq) ||
+		!idem_reader_fetch(stream->reader, flight->xid, flight->seq, &event))
+		return false;
+	flight->parked_id = idem_parked_in_flight(stream->parked, stream->relay.config, &event);
+	s->parks |= flight->parked_id != 0;
+	IDEM_FAULT_POINT("relay-late-parked");
+	return flight->parked_id != 0;
+}
+
+/* Take late events out of the window. */
+static void
+park_late(Settling *s)
+{
+	IdemStream *stream = s->stream;
+	dlist_iter	iter;
+
+	if (!idem_late_look(stream))
+		return;
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		for (int i = 0; batch->unanswered > 0 && i < batch->n; i++)
+		{
+			if (idem_late_is(stream, batch, i) && park_late_event(s, batch, &batch->flights[i]))
+				idem_late_add(stream, batch, i);
+		}
+	}
+}
+
+/* The rows of the late events that were answered, *n; palloc'd. */
+static int64 *
+list_late_answered(IdemStream *stream, int *n)
+{
+	int64	   *ids = palloc(sizeof(int64) * stream->nlate);
+	dlist_iter	iter;
+
+	*n = 0;
+	dlist_foreach(iter, &stream->late)
+	{
+		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
+
+		if (late->flight.outcome != 0)
+			ids[(*n)++] = late->flight.parked_id;
+	}
+	return ids;
+}
+
+/* Settle a late event that was answered. */
+static void
+settle_late_event(Settling *s, IdemLateEvent *late)
+{
+	s->repeated += late->repeated;
+	if (late->flight.outcome == IDEM_PROTO_ACKED)
+		settle_ack(s, &late->flight);
+	else
+	{
+		settle_other(s, NULL, &late->flight, &late->failure);
+		send_settle(s->stream, late->batch, late->index, late->index);
+		s->parks = true;
+	}
+	idem_late_remove(s->stream, late);
+}
+
+/* Settle the late events that were answered. */
+static void
+settle_late(Settling *s)
+{
+	IdemStream *stream = s->stream;
+	dlist_mutable_iter iter;
+	int64	   *ids;
+	int			n;
+
+	if (stream->nlate == 0)
+		return;
+	ids = list_late_answered(stream, &n);
+	if (n == 0 || !begin_settling(s, ids, n))
+		return;
+	begin_events(s, n);
+	dlist_foreach_modify(iter, &stream->late)
+	{
+		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
+
+		if (late->flight.outcome != 0 &&
+			(late->flight.outcome == IDEM_PROTO_ACKED ||
+			 !is_behind_open(s, late->flight.key, late->batch, late->index)))
+			settle_late_event(s, late);
+	}
+	write_settled(s);
+	IDEM_FAULT_POINT("relay-late-settled");
+	on_progress(s, false);
 }
 
 /*
@@ -435,7 +579,13 @@ end_batch(IdemStream *stream, IdemBatch *batch)
 {
 	if (batch->repeats && batch->nonacks == 0)
 		stream->few_repeats = false;
-	idem_hunt_settled(&stream->hunt, batch->n);
+
+	/*
+	 * While an event is late, others tell nothing of it: it may be what the
+	 * program dies of.
+	 */
+	if (stream->nlate == 0)
+		idem_hunt_settled(&stream->hunt, batch->n);
 	idem_batch_free(stream, batch);
 	IDEM_FAULT_POINT("relay-passed");
 }
@@ -452,6 +602,8 @@ settle_plain(IdemStream *stream)
 	bool		writes;
 	dlist_mutable_iter iter;
 
+	settle_late(&s);
+	park_late(&s);
 	dlist_foreach_modify(iter, &stream->batches)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
@@ -595,6 +747,7 @@ on_batch_done(IdemStream *stream, const IdemBatch *batch)
 		stream->few_repeats = false;
 	idem_hunt_settled(&stream->hunt, batch->n);
 	idem_report_counts(stream->relay.entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
+	idem_report_got_on(stream->relay.entry);
 }
 
 /*

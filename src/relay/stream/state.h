@@ -123,7 +123,8 @@ typedef struct IdemSentEvent
 	uint8		outcome;		/* IdemProtoOutcome; 0: no answer yet */
 	uint8		lane;			/* of its destination, by its answer */
 	bool		settled;		/* acked, or on record as a parked event; of a
-								 * sink that stores nothing */
+								 * sink that stores nothing.  Without an
+								 * outcome: the event is late (late.c) */
 	int			failure;		/* index into the batch's failures; -1: none */
 } IdemSentEvent;
 
@@ -145,6 +146,7 @@ typedef struct IdemBatch
 	int			nonacks;
 	int			prefix;			/* flights at the head that the relay's
 								 * position has passed */
+	IdemClock	sent_at;
 	int			fresh_first;	/* answers to be settled are among these */
 	int			fresh_end;		/* flights; 0: there are none */
 	IdemSentEvent *flights;
@@ -155,6 +157,24 @@ typedef struct IdemBatch
 								 * a batch of the log */
 	IdemPosition after;			/* the position once the batch is settled */
 } IdemBatch;
+
+/* The place of an event in the stream. */
+typedef struct IdemStreamPlace
+{
+	uint64		batch;			/* 0: before all events */
+	int			index;
+} IdemStreamPlace;
+
+/* An event that was overtaken, see late.c. */
+typedef struct IdemLateEvent
+{
+	dlist_node	node;
+	uint64		batch;
+	int			index;
+	bool		repeated;		/* it was parked when it was sent */
+	IdemSentEvent flight;
+	IdemFailure failure;		/* its answer, if it was not acked */
+} IdemLateEvent;
 
 /*
  * The event that a hunt found.  The event is parked when the next program has
@@ -231,6 +251,13 @@ typedef struct IdemStream
 	int			nunanswered;	/* those of them without an answer */
 	uint64		next_batch;
 
+	dlist_head	late;			/* IdemLateEvent */
+	int			nlate;
+	IdemClock	late_look_at;	/* look for late events then */
+	IdemStreamPlace accepted;	/* the last place of an event that was acked */
+	IdemStreamPlace accepted_before;	/* the same at the last look */
+	IdemStreamPlace overtaken;	/* and at the look before */
+
 	IdemParkedIndex *parked;
 	bool		parked_dirty;
 	bool		repeats_in_flight;	/* a batch of parked events is in flight */
@@ -257,6 +284,13 @@ static inline IdemStream *
 idem_stream(const IdemRelay *relay)
 {
 	return (IdemStream *) relay;
+}
+
+/* Is an event at the program, with or without an answer? */
+static inline bool
+idem_stream_has_flights(const IdemStream *stream)
+{
+	return stream->nbatches > 0 || stream->nlate > 0;
 }
 
 /* May the relay send new events to its program? */
@@ -307,6 +341,28 @@ extern const IdemSentEvent *idem_batch_first_in_flight(IdemStream *stream);
 
 /* Free a batch that is settled or given up. */
 extern void idem_batch_free(IdemStream *stream, IdemBatch *batch);
+
+/* Events that are late */
+
+/* The event at this place was acked. */
+extern void idem_late_note_accepted(IdemStream *stream, uint64 batch, int index);
+
+/*
+ * Is it time to look for late events, and may there be some?  ..._is: is the event late, by the
+ * last look?  ..._next_at: when it is time; 0: something else comes first.
+ */
+extern bool idem_late_look(IdemStream *stream);
+extern bool idem_late_is(const IdemStream *stream, const IdemBatch *batch, int index);
+extern IdemClock idem_late_next_at(IdemStream *stream);
+
+/*
+ * The event is late, and stands parked: take it out of the window.  ..._find: NULL, it is not
+ * late.  ..._remove: it has its answer.  ..._retake: the index was loaded anew.
+ */
+extern void idem_late_add(IdemStream *stream, IdemBatch *batch, int index);
+extern IdemLateEvent *idem_late_find(IdemStream *stream, uint64 batch, int index);
+extern void idem_late_remove(IdemStream *stream, IdemLateEvent *late);
+extern void idem_late_retake(IdemStream *stream);
 
 /* How far the relay has come: rows of the log of positions */
 

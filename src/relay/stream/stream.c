@@ -59,6 +59,7 @@ create(IdemRelay *relay)
 	stream->look = IDEM_LOOK_WITH_ROOM;
 	stream->parked_dirty = true;
 	dlist_init(&stream->batches);
+	dlist_init(&stream->late);
 }
 
 /* Allocate what only a relay with a program needs. */
@@ -101,7 +102,7 @@ static bool
 is_idle(const IdemStream *stream)
 {
 	return idem_stream_may_send(stream) &&
-		stream->look == IDEM_LOOK_WHEN_WOKEN && stream->nbatches == 0 &&
+		stream->look == IDEM_LOOK_WHEN_WOKEN && !idem_stream_has_flights(stream) &&
 		stream->unwritten == 0 && stream->relay.walk.read.target == NULL &&
 		!idem_pipe_is_held(&stream->pipe) && idem_pipe_bytes_waiting(&stream->pipe) == 0 &&
 		stream->pipe.deadline == 0 && stream->lock_retry_at == 0 &&
@@ -180,7 +181,7 @@ idem_stream_keeps_program(const IdemStream *stream)
 bool
 idem_stream_is_sending(const IdemStream *stream)
 {
-	return stream->nbatches > 0;
+	return idem_stream_has_flights(stream);
 }
 
 /*
@@ -264,7 +265,7 @@ hold(IdemRelay *relay, IdemRelayState state)
 	begin_turn(stream);
 	stream->yields = false;
 	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) &&
-		stream->phase == IDEM_STREAM_READY && stream->nbatches > 0)
+		stream->phase == IDEM_STREAM_READY && idem_stream_has_flights(stream))
 		return false;
 	if (state == IDEM_RELAY_UNWITNESSED && stream->phase == IDEM_STREAM_READY &&
 		idem_stream_goes_on(stream, idem_receive(stream)))
@@ -360,14 +361,14 @@ report_running(IdemStream *stream)
 
 	if (stream->phase != IDEM_STREAM_READY)
 		return;
-	if (stream->nbatches == 0 && stream->look == IDEM_LOOK_WHEN_WOKEN && stream->lock_retry_at == 0 &&
+	if (!idem_stream_has_flights(stream) && stream->look == IDEM_LOOK_WHEN_WOKEN && stream->lock_retry_at == 0 &&
 		(!idem_engine_is_held(&stream->relay) || idem_parked_keys(stream->parked, &key, 0, 1) == 0))
 		idem_engine_disprove(&stream->relay);
 	if (stream->lock_retry_at != 0)
 		waiting = IDEM_WAIT_LOCK;
 	else if (idem_pipe_is_held(&stream->pipe))
 		waiting = IDEM_WAIT_SYNC_STANDBY;
-	else if (stream->nbatches > 0)
+	else if (idem_stream_has_flights(stream))
 		waiting = IDEM_WAIT_ANSWER;
 	else if (idem_parked_is_full(stream->parked))
 		waiting = IDEM_WAIT_PARKED_ROOM;
@@ -395,7 +396,7 @@ work(IdemStream *stream, IdemClock now)
 																		idem_sink_timeout_ms)));
 		return;
 	}
-	if (stream->yields && stream->nbatches == 0)
+	if (stream->yields && !idem_stream_has_flights(stream))
 	{
 		/*
 		 * End the program for others; ask for a new one if there is more to
@@ -420,7 +421,7 @@ work(IdemStream *stream, IdemClock now)
 	}
 
 	/* Rest after idempotency.sink_idle_timeout with nothing to do. */
-	if (stream->nbatches > 0)
+	if (idem_stream_has_flights(stream))
 		stream->busy_at = now;
 	rest_at = rest_time(stream);
 	if (rest_at != 0 && now >= rest_at)
@@ -478,6 +479,7 @@ next_time(IdemRelay *relay)
 	{
 		t = idem_clock_earlier(t, idem_send_next_at(stream));
 		t = idem_clock_earlier(t, idem_send_paced_until(stream));
+		t = idem_clock_earlier(t, idem_late_next_at(stream));
 		t = idem_clock_earlier(t, rest_time(stream));
 	}
 	if (stream->look == IDEM_LOOK_AT_ONCE && idem_stream_may_send(stream) &&

@@ -131,7 +131,10 @@ typedef struct IdemIntake
 	void		(*destination) (void *arg, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
 	void	   *destination_arg;
 
-	/* Of a program that has the blocks of its keys itself, see idem_keys_settle; NULL: of others */
+	/*
+	 * Of a program that has the blocks of its keys itself, see
+	 * idem_keys_settle; NULL: of others
+	 */
 	void		(*settle) (void *arg, const IdemProtoSettle *settle, uint64_t number);
 	void	   *settle_arg;
 } IdemIntake;

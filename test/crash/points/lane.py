@@ -58,7 +58,8 @@ CREATE SERVER s_pg FOREIGN DATA WRAPPER idempotency_postgres
 CREATE USER MAPPING FOR postgres SERVER s_pg OPTIONS (user 'postgres');
 CREATE SERVER s_null FOREIGN DATA WRAPPER idempotency_null;
 CREATE SERVER s_rec FOREIGN DATA WRAPPER idempotency_program
-    OPTIONS (program 'pytest', file '{files}/rec', retry_type 'Retry,Slow', retry_times '1');
+    OPTIONS (program 'pytest', file '{files}/rec', retry_type 'Retry,Slow', retry_times '1', answer 'each',
+    late_type 'Late', late_ms '3000');
 CREATE SERVER s_pos FOREIGN DATA WRAPPER idempotency_program
     OPTIONS (program 'pytest', file '{files}/pos', retry_type 'Retry,Slow', retry_times '1', position 'on');
 CREATE SERVER s_bis FOREIGN DATA WRAPPER idempotency_program

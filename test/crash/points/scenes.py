@@ -6,6 +6,7 @@ statement of a scene may fail or never be answered: its results are judged after
 import json
 import os
 import signal
+import time
 import uuid
 from contextlib import closing, contextmanager
 
@@ -448,6 +449,23 @@ def waiting(lane):
         lane.settle(2)
 
 
+def late(lane):
+    """An event that has its answer late, while later ones are accepted."""
+    key = lane.ledger.new_id("key")
+    with closing(Session(lane)) as session:
+        def parked():
+            time.sleep(0.1)     # ten a second
+            produce(session, ["t"])
+            return session.run("SELECT 1 FROM idempotency_data.relay_parked WHERE state = 'in_flight'")
+
+        produce(session, ["t"], event_type="Late", key=key)
+        lane.soon("an event to be late", parked, 5)
+        produce(session, ["t"], key=key)
+        lane.soon("its answer", lambda: not session.run(
+            "SELECT 1 FROM idempotency_data.relay_parked WHERE aggregate_id = %s", key))
+        lane.settle(2)
+
+
 def killer(lane):
     """An event that kills its sink program, among other events."""
     key = lane.ledger.new_id("key")
@@ -714,7 +732,7 @@ SCENES = {
     "postgres-hello": restart_sinks, "postgres-connected": restart_sinks,
     "postgres-position-taken": restart_sinks,
     "postgres-careful": retry, "postgres-settle": retry, "postgres-ask-fate": lost,
-    "relay-parked-waiting": waiting, "relay-parked-written": retry, "relay-settle-sent": retry,
+    "relay-late-": late, "relay-parked-waiting": waiting, "relay-parked-written": retry, "relay-settle-sent": retry,
     "relay-repeats": retry, "relay-unparked": retry, "function-parked": retry, "function-unparked": retry,
     "relay-bisect": killer, "relay-suspect-parked": killer,
     "relay-half-written": big, "relay-yielded": turns,
