@@ -15,6 +15,7 @@ import pathlib
 import re
 import socket
 import sys
+import tempfile
 import termios
 import threading
 import time
@@ -624,9 +625,14 @@ def test_outage_repeats_little():
     assert got and OUTCOMES[got[1]["outcome"]] == "outage" and len(out) == 50 and out.count("acked") >= 9, (got, out)
 
 
+def test_ends_blocks_one_by_one():
+    with tempfile.TemporaryDirectory() as d:
+        conformance.check_ends_blocks_one_by_one(program(d))
+
+
 def main():
     only = [t for t in sys.argv[1:]]
-    failures = 0 if only else conformance.run(program, "http ")
+    failures = 0 if only else conformance.run(program, "http ", ("ends_blocks_one_by_one",))
     tests = [f for n, f in sorted(globals().items()) if n.startswith("test_")]
     return 1 if run_tests(tests) or failures else 0
 

@@ -124,7 +124,8 @@ my $test = $$;
 my $receiver = fork // die "could not fork: $!";
 serve($test) if !$receiver;
 
-my $node = IdemTest::cluster('main');
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'");
 my $next = 0;
 
 sub sql { return $node->safe_psql('postgres', @_); }
@@ -276,6 +277,29 @@ cmp_ok(IdemRelay::stat($node, 'by_key', 'retrying'), '==', 3, 'and counts as one
 ask('door', 'by_key', 200);
 wait_seen('by_key', 'slow', 1 .. 7);
 wait_parked('by_key', '');
+
+# The window is counted in events: batches of one event each, of which none has an answer.
+sql(<<"END");
+CREATE SERVER wide FOREIGN DATA WRAPPER idempotency_http
+	OPTIONS (url 'http://127.0.0.1:$port/wide', allowed_addresses '127.0.0.1', timeout '600000', concurrency '32');
+CREATE USER MAPPING FOR CURRENT_USER SERVER wide;
+SELECT idempotency.relay_create('wide', 'wide', '{wide}', ordering => 'none');
+END
+foreach my $n (1 .. 20)
+{
+	send_events('wide', 'slow', [ $n, $n ]);
+	IdemRelay::wait_until("$n requests are open", sub { ask('open', 'wide') == $n }) or last;
+}
+is(state_of_parked('wide'), '', 'while nothing is accepted, no event is late');
+ask('door', 'wide', 200);
+IdemRelay::wait_until('all arrive', sub { 20 == split / /, ask('seen', 'wide', 'slow') });
+
+# An event that was passed over for one without an answer: it is not settled before that one, or
+# it would come first.
+IdemRelay::own_relay($node, $dir, 'passed', late_type => 'Late', late_ms => 3000, answer => 'each');
+sql(q{SELECT count(idempotency.outbox_enqueue('passed', 'a', t, '{}')) FROM unnest('{Late,Next,Last}'::text[]) t});
+IdemRelay::arrives("$dir/passed.log", 'Last', 1);
+is(join(' ', map { $_->{event_type} } IdemRelay::acked("$dir/passed.log")), 'Late Next Last', 'in order of the key');
 
 # A relay that is paused waits for the answer.
 ask('door', 'by_key', 0);

@@ -462,10 +462,29 @@ extern IdemClock idem_send_paced_until(IdemStream *stream);
 /* Results of batches -> the position, and the events that are parked */
 
 /*
- * Settle what is answered: of a sink that stores positions the oldest batches, of others
- * each event.
+ * Settle what is answered: of a sink that stores positions the oldest batches (..._batches), of
+ * others each event.
  */
 extern void idem_settle(IdemStream *stream);
+extern void idem_settle_batches(IdemStream *stream);
+
+/* An event was accepted: that says something of the target. */
+extern void idem_settle_judge_ack(IdemStream *stream, const IdemSentEvent *flight);
+
+/*
+ * Whose fault is it that the event was not accepted?  keys: how many keys have the events that
+ * could be sent now, or are in flight (..._count_keys).
+ */
+extern int	idem_settle_count_keys(IdemStream *stream);
+extern IdemFailure idem_settle_judge(IdemStream *stream, const IdemSentEvent *flight,
+									 const IdemFailure *answer, int keys);
+
+/* Park an event of the outbox that was not accepted.  In a transaction. */
+extern void idem_settle_park(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight,
+							 const IdemFailure *failure);
+
+/* Tell the sink, by SETTLE, that the events of the range that were not acked are on record. */
+extern void idem_settle_tell(IdemStream *stream, uint64 batch, int first, int last);
 
 /* How often a lock is tried while somebody else has it. */
 #define IDEM_LOCK_RETRY_MS 50
