@@ -54,7 +54,7 @@ command_checks_all(
 	[ 'pg_restore', '--data-only', '-d', $node->connstr('postgres'), $dump ],
 	1, [qr/^$/], [
 		qr/cannot restore events into "outbox_segment_0": the outbox is in use/,
-		qr/HINT: .*Restore the dump into a new database/ ],
+		qr/HINT: .*Restore the whole dump into a new database/ ],
 	'its data is not restored into a database in use');
 is(state_of($node, 'postgres'), $before, 'which is as it was');
 command_checks_all(

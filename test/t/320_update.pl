@@ -58,8 +58,11 @@ FROM pg_depend d LEFT JOIN pg_proc p ON classid = 'pg_proc'::regclass AND p.oid 
 WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
 	AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idempotency')
 END
-my $before = $node->safe_psql('postgres', $objects);
 my ($version, $next) = IdemTest::versions($node);
+
+# A view that was made from its definition is printed with more aliases than before, once.
+$node->safe_psql('postgres', "ALTER EXTENSION idempotency UPDATE TO '$version.test'; ALTER EXTENSION idempotency UPDATE TO '$version'");
+my $before = $node->safe_psql('postgres', $objects);
 my $replaced = q{SELECT xmin FROM pg_proc WHERE oid = 'idempotency_data.relay_status'::regproc};
 
 my $script = PostgreSQL::Test::Utils::tempdir() . '/work';

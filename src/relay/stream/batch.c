@@ -84,6 +84,21 @@ idem_batch_find(IdemStream *stream, uint64 no)
 }
 
 IdemBatch *
+idem_batch_unsettled(IdemStream *stream)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &stream->batches)
+	{
+		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
+
+		if (batch->unsettled > 0)
+			return batch;
+	}
+	return NULL;
+}
+
+IdemBatch *
 idem_batch_waiting(IdemStream *stream)
 {
 	dlist_iter	iter;

@@ -9,6 +9,10 @@
  * with the state in_flight, and the position passes it.  Its key blocks, as behind
  * any parked event.  Its answer, when it comes, settles the row.
  *
+ * An event that was answered, but not settled because an earlier event of its key is late,
+ * would hold the position as well.  It becomes a late event that has its answer, and is
+ * settled after the other one.
+ *
  * Who is slow and answers in the order of the events is not late, however long it
  * takes; nor is anybody while nothing is accepted.  Such events stay in the window,
  * and no row is written for them.
@@ -80,13 +84,15 @@ idem_late_look(IdemStream *stream)
 	stream->late_look_at = idem_clock_plus_ms(now, LATE_MS);
 	stream->overtaken = stream->accepted_before;
 	stream->accepted_before = stream->accepted;
-	return stream->nunanswered > 0;
+	return stream->nunanswered > 0 || stream->nlate > 0;
 }
 
 bool
 idem_late_is(const IdemStream *stream, const IdemBatch *batch, int index)
 {
-	if (batch->flights[index].outcome != 0 || batch->flights[index].settled)
+	const IdemSentEvent *flight = &batch->flights[index];
+
+	if (flight->settled || flight->outcome == IDEM_PROTO_ACKED || (flight->outcome != 0 && stream->nlate == 0))
 		return false;
 	if (batch->repeats)
 		return idem_clock() >= idem_clock_plus_ms(batch->sent_at, LATE_MS);
@@ -99,9 +105,9 @@ idem_late_next_at(IdemStream *stream)
 {
 	const IdemBatch *waiting;
 
-	if (!may_be_late(stream) || stream->nunanswered == 0)
+	if (!may_be_late(stream) || (stream->nunanswered == 0 && stream->nlate == 0))
 		return 0;
-	waiting = idem_batch_waiting(stream);
+	waiting = idem_batch_unsettled(stream);
 	return waiting != NULL && (waiting->repeats || waiting->no <= stream->accepted.batch) ? stream->late_look_at : 0;
 }
 
@@ -119,8 +125,21 @@ idem_late_add(IdemStream *stream, IdemBatch *batch, int index)
 	stream->nlate++;
 	flight->settled = true;
 	batch->unsettled--;
-	batch->unanswered--;
-	stream->nunanswered--;
+	if (flight->outcome == 0)
+	{
+		batch->unanswered--;
+		stream->nunanswered--;
+		return;
+	}
+
+	/*
+	 * The batch knows nothing of the answer any more, and tells the sink
+	 * nothing of the event.
+	 */
+	flight->outcome = 0;
+	late->failure = batch->failures[flight->failure];
+	if (late->failure.message != NULL)
+		late->failure.message = MemoryContextStrdup(stream->run_cxt, late->failure.message);
 }
 
 IdemLateEvent *

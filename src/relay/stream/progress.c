@@ -101,19 +101,28 @@ idem_progress_note_unwritten(IdemStream *stream, int events)
 	stream->unwritten_events += events;
 }
 
+/* More events than this leave no room for another batch. */
+static int
+most_events(const IdemStream *stream)
+{
+	return (IDEM_STREAM_MAX_BATCHES - 1) * Max(stream->max_batch_events, 1);
+}
+
 bool
 idem_progress_fills_window(const IdemStream *stream)
 {
-	int			full = Max(stream->max_batch_events, 1);
-
-	return stream->nevents + stream->unwritten_events > (IDEM_STREAM_MAX_BATCHES - 1) * full;
+	return stream->nevents + stream->unwritten_events > most_events(stream);
 }
 
 bool
 idem_progress_must_write(const IdemStream *stream)
 {
+	/*
+	 * Early only if that makes room: else each event would be a write of its
+	 * own.
+	 */
 	return stream->unwritten > 0 &&
-		(idem_progress_fills_window(stream) ||
+		((idem_progress_fills_window(stream) && stream->nevents <= most_events(stream)) ||
 		 stream->relay.breaker.stepwise > 0 || idem_clock() >= stream->write_by);
 }
 

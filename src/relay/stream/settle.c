@@ -93,7 +93,8 @@ list_open_keys(IdemStream *stream)
 
 		for (int i = 0; batch->unanswered > 0 && i < batch->n; i++)
 		{
-			if (batch->flights[i].outcome == 0)
+			/* A late event is listed below. */
+			if (batch->flights[i].outcome == 0 && !batch->flights[i].settled)
 				add_open_key(open, batch->flights[i].key, batch->no, i);
 		}
 	}
@@ -171,13 +172,17 @@ writes_rows(const IdemBatch *batch)
 static bool
 begin_batch(Settling *s, const IdemBatch *batch)
 {
-	int64	   *ids = NULL;
+	int64	   *ids;
 	int			n = 0;
 
 	if (!writes_rows(batch))
 		return true;
-	if (batch->repeats)
-		ids = idem_batch_parked_ids(batch, 0, &n);
+	ids = palloc(sizeof(int64) * (batch->fresh_end - batch->fresh_first));
+	for (int i = batch->fresh_first; batch->repeats && i < batch->fresh_end; i++)
+	{
+		if (is_fresh(&batch->flights[i]))
+			ids[n++] = batch->flights[i].parked_id;
+	}
 	return begin_settling(s, ids, n);
 }
 
@@ -319,7 +324,8 @@ settle_fresh(Settling *s, IdemBatch *batch)
 		send_settles(s->stream, batch, first, end);
 		s->parks = true;
 	}
-	on_progress(s, batch->unsettled == 0);
+	if (s->acked + s->others > 0)
+		on_progress(s, batch->unsettled == 0);
 }
 
 /*
@@ -345,7 +351,10 @@ park_late_event(Settling *s, const IdemBatch *batch, IdemSentEvent *flight)
 	return flight->parked_id != 0;
 }
 
-/* Take late events out of the window. */
+/*
+ * Take late events out of the window, and those that are answered but not settled, because an
+ * earlier event of their key is late.
+ */
 static void
 park_late(Settling *s)
 {
@@ -358,7 +367,7 @@ park_late(Settling *s)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
-		for (int i = 0; batch->unanswered > 0 && i < batch->n; i++)
+		for (int i = batch->prefix; batch->unsettled > 0 && i < batch->n; i++)
 		{
 			if (idem_late_is(stream, batch, i) && park_late_event(s, batch, &batch->flights[i]))
 				idem_late_add(stream, batch, i);
@@ -366,19 +375,28 @@ park_late(Settling *s)
 	}
 }
 
-/* The rows of the late events that were answered, *n; palloc'd. */
-static int64 *
-list_late_answered(IdemStream *stream, int *n)
+/* Can the late event be settled now? */
+static bool
+is_late_fresh(Settling *s, const IdemLateEvent *late)
 {
-	int64	   *ids = palloc(sizeof(int64) * stream->nlate);
+	return late->flight.outcome != 0 &&
+		(late->flight.outcome == IDEM_PROTO_ACKED ||
+		 !is_behind_open(s, late->flight.key, late->batch, late->index));
+}
+
+/* The rows of the late events that can be settled, *n; palloc'd. */
+static int64 *
+list_late_fresh(Settling *s, int *n)
+{
+	int64	   *ids = palloc(sizeof(int64) * s->stream->nlate);
 	dlist_iter	iter;
 
 	*n = 0;
-	dlist_foreach(iter, &stream->late)
+	dlist_foreach(iter, &s->stream->late)
 	{
 		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
 
-		if (late->flight.outcome != 0)
+		if (is_late_fresh(s, late))
 			ids[(*n)++] = late->flight.parked_id;
 	}
 	return ids;
@@ -411,7 +429,7 @@ settle_late(Settling *s)
 
 	if (stream->nlate == 0)
 		return;
-	ids = list_late_answered(stream, &n);
+	ids = list_late_fresh(s, &n);
 	if (n == 0 || !begin_settling(s, ids, n))
 		return;
 	begin_events(s, n);
@@ -419,9 +437,7 @@ settle_late(Settling *s)
 	{
 		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
 
-		if (late->flight.outcome != 0 &&
-			(late->flight.outcome == IDEM_PROTO_ACKED ||
-			 !is_behind_open(s, late->flight.key, late->batch, late->index)))
+		if (is_late_fresh(s, late))
 			settle_late_event(s, late);
 	}
 	write_settled(s);
@@ -455,18 +471,23 @@ pass_prefix(IdemStream *stream, IdemBatch *batch)
 	idem_progress_note_unwritten(stream, batch->prefix - before);
 }
 
-/* All events of the batch are settled, and the position has passed them, if they are the outbox's. */
+/*
+ * All events of the batch are settled, and the position has passed them, if they are the outbox's.
+ * waits: an event that was sent before has no answer.
+ */
 static void
-end_batch(IdemStream *stream, IdemBatch *batch)
+end_batch(IdemStream *stream, IdemBatch *batch, bool waits)
 {
 	if (batch->repeats && batch->nonacks == 0)
 		stream->few_repeats = false;
 
 	/*
-	 * While an event is late, others tell nothing of it: it may be what the
-	 * program dies of.
+	 * While an earlier event has no answer, or had none when the program
+	 * before ended, others tell nothing of it: it may be what the program
+	 * dies of.
 	 */
-	if (stream->nlate == 0)
+	if (idem_hunt_is_on(&stream->hunt) ||
+		(!waits && stream->nlate == 0 && stream->parked->counts[IDEM_PARKED_IN_FLIGHT] == 0))
 		idem_hunt_settled(&stream->hunt, batch->n);
 	idem_batch_free(stream, batch);
 	IDEM_FAULT_POINT("relay-passed");
@@ -481,6 +502,7 @@ settle_events(IdemStream *stream)
 {
 	Settling	s = {.stream = stream};
 	bool		passes = true;
+	bool		waits = false;
 	bool		writes;
 	dlist_mutable_iter iter;
 
@@ -494,8 +516,9 @@ settle_events(IdemStream *stream)
 		if (!batch->repeats && passes)
 			pass_prefix(stream, batch);
 		passes &= batch->repeats || batch->unsettled == 0;
+		waits |= batch->unanswered > 0;
 		if (batch->unsettled == 0 && (batch->repeats || passes))
-			end_batch(stream, batch);
+			end_batch(stream, batch, waits);
 	}
 	if (!s.begun && !idem_progress_must_write(stream))
 		return;

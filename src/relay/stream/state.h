@@ -320,6 +320,9 @@ extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
 
 /* The oldest batch with an event that has no answer.  NULL: none. */
 extern IdemBatch *idem_batch_waiting(IdemStream *stream);
+
+/* The oldest batch with an event that is not settled.  NULL: none. */
+extern IdemBatch *idem_batch_unsettled(IdemStream *stream);
 extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */
 
 /* The oldest batch that the sink has not committed yet.  NULL: none. */
