@@ -40,6 +40,7 @@
 #                        clouds' queues; TESTS=names, KILLS=n (test/sink/README.md)
 #   make test-monitoring exporters, Prometheus, alerts and dashboard of src/packaging/monitoring;
 #                        TESTS=names, DRAW=1 (test/monitoring/run.sh)
+#   make test-patroni    failover under Patroni and etcd with relays at work (test/patroni/run.sh)
 #   make bench           the benchmark, into test/bench/report; ONLY=names PINNED=1,
 #                        QUICK=1 (a try, into build/bench-quick),
 #                        BASE=commit (against that commit),
@@ -67,7 +68,7 @@ SPECS = $(if $(filter 1,$(ISOLATION)),$(if $(TESTS),$(filter $(TESTS_ISOLATION),
 # to define it, and make warns about a recipe that is replaced; so where one of these
 # targets is asked for, PGXS is left out and the other goals are made first.
 FALSE_GREEN = check installcheck
-TEST_GOALS = test debs debs-test dist test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http test-monitoring torture analysis lint indent server packages bench demo example
+TEST_GOALS = test debs debs-test dist test-matrix test-faults test-mutants test-random test-clients test-kafka test-nats test-redis test-rabbitmq test-mqtt test-http test-monitoring test-patroni torture analysis lint indent server packages bench demo example
 ifneq (,$(filter $(FALSE_GREEN),$(MAKECMDGOALS)))
 OTHER_GOALS = $(filter-out $(FALSE_GREEN) test,$(MAKECMDGOALS))
 .PHONY: $(OTHER_GOALS)
@@ -203,6 +204,8 @@ test-http:
 	+@KILLS='$(KILLS)' test/sink/http/run.sh $(TESTS)
 test-monitoring:
 	+@DRAW='$(DRAW)' test/monitoring/run.sh $(TESTS)
+test-patroni:
+	+@test/patroni/run.sh
 analysis:
 	+@ONLY='$(ONLY)' LONG='$(LONG)' TESTS='$(TESTS)' SEED='$(SEED)' test/analysis/run.sh
 server:

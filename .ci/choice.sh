@@ -11,7 +11,7 @@
 # By its number a commit gets one other server, one of the parts, and a third of
 # the mutants if the part is mutants.
 MAJORS="15 17 18 19"
-PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring debs update"
+PARTS="history store environment points mutants analysis clients kafka nats redis rabbitmq mqtt http steady monitoring debs update patroni"
 SHARDS=3
 
 # The parts that also run if the commit touches a file whose name begins so.  For a
@@ -65,6 +65,8 @@ doc/howto/webhooks.md     http
 test/sink/http/           http
 test/monitoring/          monitoring
 doc/howto/alerts.md       monitoring
+test/patroni/             patroni
+doc/patroni-pgbouncer.md  patroni
 test/python/              history points environment
 test/crash/points         points
 test/crash/environment    environment
@@ -99,6 +101,7 @@ seconds()
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		monitoring) echo 120 ;;
+		patroni) echo 110 ;;
 		debs) echo 900 ;;
 		update) echo 330 ;;
 		*) echo "${faults:-600}" ;;

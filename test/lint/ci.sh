@@ -35,7 +35,7 @@ make_tree()
 	cp -R .ci "$work/tree/"
 	cp test/setup/tally.sh "$work/tree/test/setup/"
 	cp -R --parents test/mutants "$work/tree/"
-	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh test/monitoring/run.sh test/packages/run.sh; do
+	for file in test/setup/run.sh test/crash/history.sh test/matrix/run.sh test/clients/run.sh test/sink/kafka/run.sh test/sink/nats/run.sh test/sink/redis/run.sh test/sink/rabbitmq/run.sh test/sink/mqtt/run.sh test/sink/http/run.sh test/monitoring/run.sh test/patroni/run.sh test/packages/run.sh; do
 		stub "$file" 'echo "1 passed, 0 failed"'
 	done
 	stub test/setup/packages.sh 'exit 0'
@@ -210,6 +210,14 @@ echo "x = 1" >"$work/tree/src/packaging/monitoring/source.py"
 commit monitoring
 ci CI_CHOICE=0
 says "^CALLED test/monitoring/run.sh "
+git_in "$work/tree" reset -q --hard HEAD~1
+
+name="the page about Patroni"
+mkdir -p "$work/tree/doc"
+echo "# Under Patroni" >"$work/tree/doc/patroni-pgbouncer.md"
+commit patroni
+ci CI_CHOICE=0
+says "^CALLED test/patroni/run.sh "
 git_in "$work/tree" reset -q --hard HEAD~1
 
 name="no time left"

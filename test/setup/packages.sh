@@ -1,7 +1,7 @@
 #!/bin/bash
 # Install the Debian packages that building and testing need.
 #
-#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|monitoring|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
+#	packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|monitoring|patroni|model|random|mutants|bench|matrix|crash|machine|analysis|assert ...
 #
 # Each need is probed first: a command, a pkg-config module, a Perl module.  On a
 # machine that has everything, from whatever source, nothing is installed and apt is
@@ -333,6 +333,17 @@ need_crash()
 	need_cmd setpriv util-linux
 }
 
+# A Patroni with etcd: both come from Debian, and their services are not started.
+need_patroni()
+{
+	need_crash
+	need_cmd patroni patroni
+	need_cmd patronictl patroni
+	need_cmd etcd etcd-server
+	need_python etcd python3-etcd
+	need_cmd curl curl
+}
+
 # The tools for disks, networks and namespaces that the tests break.
 need_machine()
 {
@@ -461,10 +472,10 @@ install_missing()
 }
 
 cd "$(dirname "$0")/../.."
-[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|monitoring|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
+[ $# -gt 0 ] || die "usage: packages.sh build|isolation|test|sink|compile|lint|real|clients|drivers|kafka|nats|redis|rabbitmq|mqtt|http|monitoring|patroni|model|random|mutants|bench|matrix|crash|machine|analysis|assert ..."
 for group; do
 	case $group in
-		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | mqtt | http | monitoring | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
+		build | isolation | test | sink | compile | lint | real | clients | drivers | kafka | nats | redis | rabbitmq | mqtt | http | monitoring | patroni | model | random | mutants | bench | matrix | crash | machine | analysis | assert) "need_$group" ;;
 		*) die "unknown group: $group" ;;
 	esac
 done
