@@ -193,6 +193,22 @@ class Failover:
         old.wait_for("SELECT bool_and(state = 'not running') FROM idempotency.stat_relay")
         return said
 
+    def maintenance(self):
+        """Patroni is restarted in maintenance mode: its server goes on, and the relays wait for Patroni."""
+        leader = self.cluster.leader()
+        pause, resume = self.commands("A witness")
+        self.cluster.operator(pause)
+        self.goes_on(leader)
+        leader.patroni.stop()
+        leader.wait_for(UNWITNESSED)
+        leader.patroni.start()
+        took = self.goes_on(leader)
+        self.cluster.operator(resume)
+        self.cluster.wait_whole(synchronous=True)
+        if self.cluster.leader() is not leader:
+            raise Finding(f"{leader.name} does not lead any more")
+        return f"{leader.name} leads, both relays deliver {took:.1f} s after the start of its Patroni"
+
     def verdict(self):
         self.traffic.stop()
         leader = self.cluster.leader()
@@ -218,7 +234,8 @@ class Failover:
                            ("what to check before a failover", self.check), ("relays and writers", self.begin),
                            ("the leader's Patroni dies", self.patroni_dies),
                            ("the leader's Patroni and server die", self.all_dies),
-                           ("a switchover", self.switchover), ("the verdict", self.verdict)):
+                           ("a switchover", self.switchover),
+                           ("maintenance mode", self.maintenance), ("the verdict", self.verdict)):
             began = time.monotonic()
             try:
                 said = step()
