@@ -123,7 +123,7 @@ class Failover:
         for member in self.cluster.members:
             label = blocks("Where relays run")[0]
             wait_until(f"the label is at {member.name}", lambda m=member: len(m.rows(label)) == 1)
-        self.traffic = Traffic(self.connect, 1, durable=(True,) * 4, pause=0.02).start()
+        self.traffic = Traffic(self.connect, 1, durable=(True,) * 4, pause=0.01).start()
         self.goes_on(leader)
         return "two relays deliver"
 
