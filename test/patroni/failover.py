@@ -203,6 +203,7 @@ class Failover:
         leader.wait_for(UNWITNESSED)
         leader.patroni.start()
         took = self.goes_on(leader)
+        leader.wait_for("SELECT current_setting('synchronous_standby_names') <> ''")
         self.cluster.operator(resume)
         self.cluster.wait_whole(synchronous=True)
         if self.cluster.leader() is not leader:
