@@ -101,7 +101,7 @@ seconds()
 		http) echo 500 ;;
 		steady) echo 80 ;;
 		monitoring) echo 120 ;;
-		patroni) echo 130 ;;
+		patroni) echo 140 ;;
 		debs) echo 900 ;;
 		update) echo 330 ;;
 		*) echo "${faults:-600}" ;;
