@@ -32,6 +32,10 @@ MARKED = {
     'partitions': 'test/sink/kafka/relay_test.py',
     'rotation': 'test/sink/http/receive_test.py',
 }
+# Pages that a test runs as a whole.
+WHOLE = {
+    'doc/howto/backup.md': 'test/t/603_backup.pl',
+}
 # Blocks that no test runs, by a page and how the block begins.
 NOT_RUN = {
     ('doc/howto/webhooks.md', '    PERFORM net.http_post('): 'code to be replaced, of another extension',
@@ -119,6 +123,8 @@ def check_length(top):
 
 def ran_by(top, page, mark, language, info, text):
     """The test that runs a block, or None."""
+    if page in WHOLE and language in ('sql', 'sh', 'text'):
+        return WHOLE[page]
     if language == 'sql' or (language, info.split()) == ('sh', ['run']):
         return 'test/t/600_howto.pl'
     kind, _, name = (mark or '').partition(': ')
