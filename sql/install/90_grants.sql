@@ -91,6 +91,7 @@ BEGIN
 			'reset_offset',
 			'sink_setup',
 			'sink_setup_sql',
+			'sizing',
 			'verify_lock_key'
 		];
 		relations := ARRAY[
@@ -114,7 +115,10 @@ BEGIN
 			'watch'
 		];
 	WHEN 'monitor' THEN
-		functions := ARRAY['doctor'];
+		functions := ARRAY[
+			'doctor',
+			'sizing'
+		];
 		relations := ARRAY[
 			'claim_consumers',
 			'stat_claim_segments',
