@@ -31,7 +31,7 @@ typedef struct IdemDoctor
 typedef enum IdemDoctorOk
 {
 	IDEM_DOCTOR_OK,
-	IDEM_DOCTOR_FAULT,
+	IDEM_DOCTOR_PROBLEM,
 	IDEM_DOCTOR_UNKNOWN
 } IdemDoctorOk;
 

@@ -110,7 +110,7 @@ look_at(IdemDoctor *d, Look look)
 		return;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
-	idem_doctor_put(d, IDEM_DOCTOR_FAULT, psprintf("could not look: %s", error->message),
+	idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, psprintf("could not look: %s", error->message),
 					error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ?
 					"End the transaction that keeps the table locked: see pg_locks, where \"granted\" is true." :
 					error->hint != NULL ? error->hint :

@@ -51,7 +51,7 @@ void
 idem_doctor_preload(IdemDoctor *d)
 {
 	if (!idem_slots_exist())
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT, "the library \"idempotency\" is not preloaded, so no relay runs and no claim is counted",
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "the library \"idempotency\" is not preloaded, so no relay runs and no claim is counted",
 						"Add idempotency to shared_preload_libraries, and restart the server.");
 	else
 		idem_doctor_put(d, IDEM_DOCTOR_OK, RecoveryInProgress() ?
@@ -74,7 +74,7 @@ is_free(IdemDoctor *d, IdemRelRef *table)
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, oid);
 	holders = idem_holders(&tag, LOCKBIT_ON(AccessExclusiveLock), &n);
 	by_session = n > 0 && holders[0].pid != 0;
-	idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+	idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 					psprintf("%s keeps the table \"%s\" locked, so relays wait and nobody can look at them",
 							 by_session ? psprintf("process %d", holders[0].pid) : "a transaction", table->name),
 					by_session ? psprintf("Let it end its transaction, or SELECT pg_terminate_backend(%d).", holders[0].pid) :
@@ -107,20 +107,20 @@ look_at_own_worker(IdemDoctor *d)
 	if (state == IDEM_SLOT_RUNS)
 		return;
 	if (!idem_slots_have_launcher())
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("the launcher of relays does not run: all max_worker_processes (%d) are in use, or it has just ended", max_worker_processes),
 						"Look again in ten seconds. If it stays, raise max_worker_processes and restart the server.");
 	else if (idem_slots_lack_process())
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("the relays of this database have no worker: all max_worker_processes (%d) are in use", max_worker_processes),
 						"Raise max_worker_processes by one for the launcher, one for each database with relays, idempotency.max_function_workers and two for upkeep, and restart the server.");
 	else if (state == IDEM_SLOT_NOT_THERE)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("the relays of this database have no worker: no slot of idempotency.max_workers (%d) is free, or the database is not known to have relays", idem_relay_max_workers),
 						psprintf("Look again in ten seconds. If it stays, as a superuser: SECURITY LABEL FOR idempotency ON DATABASE %s IS 'relays'; if that changes nothing within a minute, raise idempotency.max_workers and restart the server.",
 								 quote_identifier(get_database_name(MyDatabaseId))));
 	else
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT, "the worker of this database's relays does not run yet",
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "the worker of this database's relays does not run yet",
 						"Look again in ten seconds. If it stays, the server log says why the worker ends.");
 }
 
@@ -158,7 +158,7 @@ idem_doctor_witness(IdemDoctor *d)
 	else if (idem_witness_allows())
 		idem_doctor_put(d, IDEM_DOCTOR_OK, "the witness says yes", NULL);
 	else
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT, "there is no valid yes of idempotency.publish_witness, so no relay of this server sends anything",
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "there is no valid yes of idempotency.publish_witness, so no relay of this server sends anything",
 						"Run the command of idempotency.publish_witness as the server's user: it has to exit with 0 within idempotency.publish_witness_timeout. last_error of stat_relay has its last words.");
 }
 
@@ -210,7 +210,7 @@ idem_doctor_programs(IdemDoctor *d)
 
 		if (c->program == NULL || is_installed(c->program))
 			continue;
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("sink program \"%s\" of relay \"%s\" is not installed", c->program, c->name),
 						psprintf("Install the package %s, or put the program into idempotency-sinks beside the library, or into the directory of idempotency.sink_directory.", c->program));
 	}
@@ -297,7 +297,7 @@ look_at_dead_letters(IdemDoctor *d)
 	{
 		char	   *relay = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
 
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("relay \"%s\" has %s dead letters", relay, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2)),
 						psprintf("As an operator read their errors in idempotency.dead_letters and mend the cause; then SELECT idempotency.relay_redrive(%s), or relay_discard.", quote_literal_cstr(relay)));
 	}
@@ -323,13 +323,13 @@ idem_doctor_relays(IdemDoctor *d)
 		IdemRelayState state;
 
 		if (needs_somebody(c, entries, n, &state))
-			idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+			idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 							psprintf("relay \"%s\" is %s%s", c->name, idem_state_names[state], reason_of(c, state)),
 							remedy_of(state, c->name));
 	}
 	look_at_dead_letters(d);
 	if (relays == NIL && idem_outbox_last_seq() > 0)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT, "events are enqueued and no relay is there, so the outbox grows",
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "events are enqueued and no relay is there, so the outbox grows",
 						"Create a relay with relay_create; where nobody wants the events, one to a server of idempotency_null.");
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK, relays == NIL ? "there is none" :

@@ -80,7 +80,7 @@ put_faults(IdemDoctor *d, const char *sql)
 	uint64		n = begin_query(sql);
 
 	for (uint64 i = 0; i < n; i++)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT, text_of(i, 1), text_of(i, 2));
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, text_of(i, 1), text_of(i, 2));
 	end_query();
 }
 
@@ -109,12 +109,12 @@ idem_doctor_versions(IdemDoctor *d)
 	char	   *pgcrypto = version_of("pgcrypto");
 
 	if (ours == NULL || strcmp(ours, LIBRARY_VERSION) != 0)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("the loaded library is of version %s, the extension of this database of version %s",
 								 LIBRARY_VERSION, ours != NULL ? ours : "none"),
 						"Run ALTER EXTENSION idempotency UPDATE in this database. If it says that the version is installed already, restart the server: it has the former library loaded.");
 	if (pgcrypto == NULL)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT, "the extension pgcrypto is not in this database",
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "the extension pgcrypto is not in this database",
 						"Run CREATE EXTENSION pgcrypto as a superuser.");
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK,
@@ -134,14 +134,14 @@ typedef struct BadSetting
 } BadSetting;
 
 static const BadSetting bad_settings[] = {
-	{"fsync", "off", IDEM_DOCTOR_FAULT, "a crash of the machine may lose or double events, or leave the database damaged", false},
+	{"fsync", "off", IDEM_DOCTOR_PROBLEM, "a crash of the machine may lose or double events, or leave the database damaged", false},
 	{"full_page_writes", "off", IDEM_DOCTOR_UNKNOWN, "a crash of the machine may damage tables, unless the file system never writes a part of a page", false},
-	{"zero_damaged_pages", "on", IDEM_DOCTOR_FAULT, "events and remembered ids on a damaged page are lost without an error", true},
-	{"ignore_checksum_failure", "on", IDEM_DOCTOR_FAULT, "damaged pages are taken for sound", true},
-	{"allow_system_table_mods", "on", IDEM_DOCTOR_FAULT, "tables of the extension may be altered in ways that its code does not see", true},
-	{"idempotency.durable_complete", "off", IDEM_DOCTOR_FAULT, "a completion that was acknowledged may be lost in a crash, and its event has its effect once more", true},
-	{"idempotency.uncompleted_claims", "keep", IDEM_DOCTOR_FAULT, "a handler that forgets to complete its claim has its effect at each delivery", true},
-	{"idempotency.store_maintenance", "off", IDEM_DOCTOR_FAULT, "what claims remember is not packed, and grows", true},
+	{"zero_damaged_pages", "on", IDEM_DOCTOR_PROBLEM, "events and remembered ids on a damaged page are lost without an error", true},
+	{"ignore_checksum_failure", "on", IDEM_DOCTOR_PROBLEM, "damaged pages are taken for sound", true},
+	{"allow_system_table_mods", "on", IDEM_DOCTOR_PROBLEM, "tables of the extension may be altered in ways that its code does not see", true},
+	{"idempotency.durable_complete", "off", IDEM_DOCTOR_PROBLEM, "a completion that was acknowledged may be lost in a crash, and its event has its effect once more", true},
+	{"idempotency.uncompleted_claims", "keep", IDEM_DOCTOR_PROBLEM, "a handler that forgets to complete its claim has its effect at each delivery", true},
+	{"idempotency.store_maintenance", "off", IDEM_DOCTOR_PROBLEM, "what claims remember is not packed, and grows", true},
 };
 
 /* The value with which a session begins here. */
@@ -220,7 +220,7 @@ look_at_budget(IdemDoctor *d, int64 room)
 
 	if (budget < 0 || budget <= room / 2)
 		return;
-	idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+	idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 					psprintf("idempotency.max_claim_locks is %d, and the server has room for about " INT64_FORMAT " locks: one transaction may use them up for everybody",
 							 budget, room),
 					"Set idempotency.max_claim_locks to -1, or raise max_locks_per_transaction and restart the server.");
@@ -237,7 +237,7 @@ look_at_use(IdemDoctor *d, int64 room)
 	const char *pid = n > 0 ? text_of(0, 2) : "";
 
 	if (used * 100 > room * MAX_LOCKS_PERCENT)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf(INT64_FORMAT " locks are held, and the server has room for about " INT64_FORMAT "; %s holds %s of them",
 								 used, room, pid[0] != '\0' ? psprintf("process %s", pid) : "a prepared transaction", text_of(0, 3)),
 						pid[0] != '\0' ?
@@ -275,7 +275,7 @@ look_at_disk(IdemDoctor *d, const char *what, const char *path)
 	}
 	free_percent = (int) (disk.f_bavail * 100.0 / disk.f_blocks);
 	if (free_percent < MIN_FREE_PERCENT)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("%d %% of the disk of %s are free", free_percent, what),
 						"Make room on the disk, or enlarge it. See \"What holds the disk\" in doc/howto/operate.md for what the extension holds, and why.");
 	return free_percent;
@@ -395,7 +395,7 @@ idem_doctor_counters(IdemDoctor *d)
 
 	(void) idem_counts(&n);
 	if (uncounted > 0)
-		idem_doctor_put(d, IDEM_DOCTOR_FAULT,
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf(INT64_FORMAT " verdicts were counted for no consumer: more than idempotency.max_counted_consumers (%d) consumers claim on this server",
 								 uncounted, idem_max_counted_consumers),
 						"Give consumers names that do not change from message to message; or raise idempotency.max_counted_consumers and restart the server.");

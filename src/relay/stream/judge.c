@@ -123,6 +123,21 @@ idem_settle_park(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent
 		idem_parked_refuse(stream->parked, stream->relay.config, &event, failure);
 }
 
+/* The rows of events that were not acked are written. */
+void
+idem_settle_parked(void)
+{
+	IDEM_FAULT_POINT("relay-parked-written");
+}
+
+/* Forget the rows of parked events that were acked. */
+void
+idem_settle_unpark(IdemStream *stream, int64 *ids, int n)
+{
+	idem_parked_done(stream->relay.config, ids, n);
+	IDEM_FAULT_POINT("relay-unparked");
+}
+
 /* Tell the sink that the events of the range that were not acked are on record. */
 void
 idem_settle_tell(IdemStream *stream, uint64 batch, int first, int last)

@@ -240,11 +240,9 @@ write_settled(Settling *s)
 	if (s->nskipped > 0)
 		idem_parked_skipped(config, s->skipped, s->nskipped);
 	if (s->others > 0)
-		IDEM_FAULT_POINT("relay-parked-written");
-	if (s->naccepted == 0)
-		return;
-	idem_parked_done(config, s->accepted, s->naccepted);
-	IDEM_FAULT_POINT("relay-unparked");
+		idem_settle_parked();
+	if (s->naccepted > 0)
+		idem_settle_unpark(s->stream, s->accepted, s->naccepted);
 }
 
 /* Send SETTLE for what is settled in the range from first to end. */

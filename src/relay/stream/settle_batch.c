@@ -97,7 +97,7 @@ park_nonacks(IdemStream *stream, IdemBatch *batch)
 	}
 	if (batch->repeats)
 		let_wait(stream, batch);
-	IDEM_FAULT_POINT("relay-parked-written");
+	idem_settle_parked();
 }
 
 /* Forget the parked events of the batch that were acked.  In a transaction. */
@@ -112,9 +112,8 @@ unpark_acks(IdemStream *stream, IdemBatch *batch)
 		if (batch->flights[i].outcome == IDEM_PROTO_ACKED)
 			idem_parked_index_drop(stream->parked, batch->flights[i].seq);
 	}
-	idem_parked_done(stream->relay.config, ids, n);
+	idem_settle_unpark(stream, ids, n);
 	pfree(ids);
-	IDEM_FAULT_POINT("relay-unparked");
 }
 
 /* The batch is committed, so earlier failures count no more. */

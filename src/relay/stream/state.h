@@ -486,6 +486,10 @@ extern IdemFailure idem_settle_judge(IdemStream *stream, const IdemSentEvent *fl
 extern void idem_settle_park(IdemStream *stream, const IdemBatch *batch, const IdemSentEvent *flight,
 							 const IdemFailure *failure);
 
+/* The rows of events that were not acked are written; those of events that were acked are to go. */
+extern void idem_settle_parked(void);
+extern void idem_settle_unpark(IdemStream *stream, int64 *ids, int n);
+
 /* Tell the sink, by SETTLE, that the events of the range that were not acked are on record. */
 extern void idem_settle_tell(IdemStream *stream, uint64 batch, int first, int last);
 
