@@ -35,10 +35,6 @@ CREATE TABLE idempotency_data.relays (
     incarnation text COLLATE "C" NOT NULL,
     identity text COLLATE "C" NOT NULL,
     created_at timestamptz NOT NULL DEFAULT pg_catalog.now(),
-    -- the last relay_replay since a time: when, and what was there then
-    replay_at timestamptz,
-    replay_events bigint,
-    replay_seq bigint,
     -- the options, as IDEM_RELAY_ARGUMENTS of src/relay/row.h has them
     aggregate_types text[] COLLATE "C",
     ordering @extschema@.relay_ordering NOT NULL,
@@ -50,6 +46,10 @@ CREATE TABLE idempotency_data.relays (
     batch_events int NOT NULL,
     batch_size bigint NOT NULL,
     max_lag_size bigint,
+    -- the last relay_replay since a time: when, and what was there then
+    replay_at timestamptz,
+    replay_events bigint,
+    replay_seq bigint,
     CONSTRAINT sound CHECK (
         relay_id BETWEEN 1 AND 1999999999 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
         AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1

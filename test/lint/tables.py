@@ -55,7 +55,9 @@ def relay_options(sql):
     check = ' '.join(table[table.index('CONSTRAINT sound'):].split())
     declared = dict(re.findall(r'^    ([a-z_]+) (.*?),?$', table[:table.index('CONSTRAINT sound')], re.M))
     options = [args for kind, args in lines if kind == 'OPTION']
-    same('last columns of relays', [o[0] for o in options], list(declared)[-len(options):])
+    columns = list(declared)
+    first = columns.index(options[0][0])
+    same('columns of relays from the first option on', [o[0] for o in options], columns[first:first + len(options)])
     for name, _, kind, needed, least, most, *text in options:
         least, most = (numbers.get(n, n) for n in (least, most))
         same(f'NOT NULL of {name}', needed == 'true', declared[name].endswith('NOT NULL'))

@@ -301,6 +301,27 @@ sql(q{SELECT count(idempotency.outbox_enqueue('passed', 'a', t, '{}')) FROM unne
 IdemRelay::arrives("$dir/passed.log", 'Last', 1);
 is(join(' ', map { $_->{event_type} } IdemRelay::acked("$dir/passed.log")), 'Late Next Last', 'in order of the key');
 
+# Nor does it hold the others, for as long as the answer before it is awaited.
+IdemRelay::own_relay($node, $dir, 'jam', late_type => 'Late', late_ms => 25000, answer => 'each');
+sql(q{SELECT idempotency.relay_alter('jam', batch_events => 1)});
+sql(q{SELECT count(idempotency.outbox_enqueue('jam', 'a', t, '{}')) FROM unnest('{Late,Next}'::text[]) t});
+sql(q{SELECT count(idempotency.outbox_enqueue('jam', 'k' || i, 'Other', '{}')) FROM generate_series(1, 60) i});
+IdemRelay::wait_until('all others arrive', sub { 60 <= grep { $_->{event_type} eq 'Other' } IdemRelay::acked("$dir/jam.log") });
+is(scalar(grep { $_->{event_type} ne 'Other' } IdemRelay::acked("$dir/jam.log")), 0, 'before the answer');
+IdemRelay::arrives("$dir/jam.log", 'Next', 1);
+is(join(' ', map { $_->{event_type} } grep { $_->{event_type} ne 'Other' } IdemRelay::acked("$dir/jam.log")), 'Late Next', 'in order');
+
+# The program dies of an event after seconds, in which others are accepted: the event is found.
+IdemRelay::own_relay($node, $dir, 'killer', late_type => 'Late', late_ms => 2500, late_crash => 'on', answer => 'each');
+sql(q{SELECT idempotency.relay_alter('killer', max_attempts => 1)});
+sql(q{SELECT idempotency.outbox_enqueue('killer', 'a', 'Late', '{}')});
+IdemRelay::wait_until('the killer is dead', sub {
+	sql(q{SELECT idempotency.outbox_enqueue('killer', gen_random_uuid()::text, 'Other', '{}')});
+	usleep(50_000);
+	return IdemRelay::stat($node, 'killer', 'dead') == 1;
+});
+is(sql(q{SELECT aggregate_id FROM idempotency.dead_letters WHERE relay = 'killer'}), 'a', 'and no other event');
+
 # A relay that is paused waits for the answer.
 ask('door', 'by_key', 0);
 send_events('by_key', 'slow', [ 8, 8 ]);
