@@ -52,16 +52,17 @@ foreach my $database (@databases)
 CREATE TABLE effect (at timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS 'INSERT INTO public.effect DEFAULT VALUES';
 CREATE SERVER fn FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
-SELECT idempotency.relay_create('fn', 'fn');
 END
 }
 
-# Each database has a segment to be packed, which at that rate takes minutes.
+# Each database has a segment to be packed, which at that rate takes minutes.  Its packer
+# has a process before the relays want any.
 foreach my $database (@databases)
 {
 	claim('x', 10000, $database);
 }
-IdemTest::wait_for($node, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'idempotency packer'});
+IdemTest::wait_for($node, q{SELECT count(*) = 3 FROM pg_stat_activity WHERE backend_type = 'idempotency packer'});
+sql(q{SELECT idempotency.relay_create('fn', 'fn')}, $_) foreach @databases;
 foreach my $round (1 .. 3)
 {
 	sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}, $_) foreach @databases;

@@ -290,6 +290,7 @@ foreach my $n (1 .. 20)
 	send_events('wide', 'slow', [ $n, $n ]);
 	IdemRelay::wait_until("$n requests are open", sub { ask('open', 'wide') == $n }) or last;
 }
+IdemTest::wait_for($node, q{SELECT waiting_for = 'answer' AND waiting_since < now() - interval '3 s' FROM idempotency.stat_relay WHERE relay = 'wide'});
 is(state_of_parked('wide'), '', 'while nothing is accepted, no event is late');
 ask('door', 'wide', 200);
 IdemRelay::wait_until('all arrive', sub { 20 == split / /, ask('seen', 'wide', 'slow') });

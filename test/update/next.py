@@ -91,12 +91,12 @@ KIND = """	WHEN 'watcher' THEN
 def change_install(top, symbol):
     """The install script of the next version: each new thing stands where a fresh install has it."""
     relays = File(top, RELAYS)
-    relays.replace("    max_lag_size bigint,\n    CONSTRAINT sound CHECK (\n",
-                   "    max_lag_size bigint,\n    note text DEFAULT 'none',\n    CONSTRAINT sound CHECK (\n"
+    relays.replace("    replay_seq bigint,\n    CONSTRAINT sound CHECK (\n",
+                   "    replay_seq bigint,\n    note text DEFAULT 'none',\n    CONSTRAINT sound CHECK (\n"
                    "        octet_length(note) <= 1000 AND\n")
     relays.replace("COMMENT ON COLUMN idempotency_data.relays.owner IS\n",
                    COLUMN_COMMENT + "COMMENT ON COLUMN idempotency_data.relays.owner IS\n")
-    relays.replace("ENUM ('retry', 'waiting', 'dead');", "ENUM ('retry', 'waiting', 'dead', 'given back');")
+    relays.replace("ENUM ('retry', 'waiting', 'dead', 'in_flight');", "ENUM ('retry', 'waiting', 'dead', 'in_flight', 'given back');")
     relays.replace("OUT retrying bigint, OUT oldest timestamptz) RETURNS SETOF record\n"
                    "    LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';",
                    "OUT retrying bigint, OUT oldest timestamptz, OUT note text) RETURNS SETOF record\n"
