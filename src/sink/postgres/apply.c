@@ -480,7 +480,7 @@ back_off(PgSink *p, Course *course)
 static bool
 after_drop(PgSink *p, Course *course)
 {
-	course->careful = true;
+	course->careful = p->dropped = true;
 	if (p->fell && pgsink_judge_fall(p, course->drops > 0))
 		return true;
 	if (++course->drops >= MAX_TRIES)
@@ -571,7 +571,7 @@ pgsink_apply(PgSink *p)
 	Course		course = {.backoff = FIRST_BACKOFF, .careful = pgsink_has_fallen(p)};
 
 	p->answered = false;
-	p->repeated = false;
+	p->repeated = p->dropped = false;
 	while (!course.committed)
 	{
 		if (p->conn == NULL && !reconnect(p))

@@ -39,9 +39,11 @@
  * while the target has never stored a position.
  *
  * A call may also end the session, or take the server down.  The first loss of a
- * connection may have any cause; the batch is then done here.  Each segment ends
- * in a sync, so the first one without an answer has the event that was called
- * when the connection was lost again.  If it is the transaction's first call, the
+ * connection may have any cause; the batch is then done here, and each segment
+ * waits for the answer to the one before: a server that ends a session with
+ * segments unread resets the connection, and answers that it had sent are lost.
+ * So the segment without an answer has the event that was called when the
+ * connection was lost again.  If it is the transaction's first call, the
  * event is rejected: the target has answered between the two losses.  If not, the
  * transaction may be too long for something that ends long ones.  Then the
  * batch ends before the event: it and those behind it are unknown, and the relay
@@ -350,6 +352,7 @@ bool
 pgsink_call_carefully(PgSink *p)
 {
 	uint32_t	which[WINDOW];
+	uint32_t	window = p->dropped || pgsink_has_fallen(p) ? 1 : WINDOW;
 	uint32_t	i = 0;
 	Progress	progress = {0};
 
@@ -358,7 +361,7 @@ pgsink_call_carefully(PgSink *p)
 	{
 		uint32_t	n = 0;
 
-		for (; i < p->batch.count && n < WINDOW; i++)
+		for (; i < p->batch.count && n < window; i++)
 		{
 			if (!pgsink_to_call(p, i))
 				continue;

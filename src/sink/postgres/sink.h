@@ -213,6 +213,8 @@ typedef struct PgSink
 	bool		repeated;		/* the batch was tried often enough: what
 								 * passes elsewhere does not pass here */
 	bool		passes;			/* the last event that was called was done */
+	bool		dropped;		/* a connection was lost in the calls of this
+								 * batch */
 	bool		fell;			/* careful lost the connection in the call of
 								 * event fell_at */
 	bool		fell_first;		/* that call was the transaction's first */
