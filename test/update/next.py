@@ -97,9 +97,9 @@ def change_install(top, symbol):
     relays.replace("COMMENT ON COLUMN idempotency_data.relays.owner IS\n",
                    COLUMN_COMMENT + "COMMENT ON COLUMN idempotency_data.relays.owner IS\n")
     relays.replace("ENUM ('retry', 'waiting', 'dead', 'in_flight');", "ENUM ('retry', 'waiting', 'dead', 'in_flight', 'given back');")
-    relays.replace("OUT retrying bigint, OUT oldest timestamptz) RETURNS SETOF record\n"
+    relays.replace("OUT retrying bigint, OUT in_flight bigint, OUT oldest timestamptz) RETURNS SETOF record\n"
                    "    LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', 'idem_stat_relay_source_fn';",
-                   "OUT retrying bigint, OUT oldest timestamptz, OUT note text) RETURNS SETOF record\n"
+                   "OUT retrying bigint, OUT in_flight bigint, OUT oldest timestamptz, OUT note text) RETURNS SETOF record\n"
                    "    LANGUAGE c STABLE PARALLEL RESTRICTED AS 'MODULE_PATHNAME', '%s';" % symbol)
     relays.replace("s.sink_pid\n  FROM idempotency_data.stat_relay_source() r",
                    "s.sink_pid, r.note\n  FROM idempotency_data.stat_relay_source() r")
