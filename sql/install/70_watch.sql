@@ -80,8 +80,11 @@ COMMENT ON FUNCTION idempotency_data.short_size(bigint) IS
 
 -- The log of leases is not read here: its length would be the price of each look.
 CREATE VIEW @extschema@.watch AS
-WITH relays AS MATERIALIZED (SELECT * FROM @extschema@.stat_relay),
-segments AS MATERIALIZED (SELECT * FROM @extschema@.outbox_segments()),
+-- By name: with a star an update that adds a column to stat_relay would have to make this view anew
+WITH relays AS MATERIALIZED (
+    SELECT relay, state, waiting_for, lag_events, lag_bytes, retrying, oldest_waiting, rate, dead
+      FROM @extschema@.stat_relay),
+segments AS MATERIALIZED (SELECT events, bytes, oldest, held_by FROM @extschema@.outbox_segments()),
 rows AS (
     SELECT 1 AS part, 0::numeric AS place, p.job AS kind, p.object AS name,
            NULL::numeric AS per_s, (p.total - p.done)::numeric AS waiting, p.since AS oldest, NULL::bigint AS bytes,
