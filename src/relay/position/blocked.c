@@ -228,7 +228,8 @@ idem_blocked_bases(void)
 	SPI_connect();
 	PushActiveSnapshot(GetLatestSnapshot());
 	n = idem_spi_read("SELECT relay_id, base::pg_catalog.pg_snapshot FROM"
-					  " (SELECT DISTINCT relay_id, base::pg_catalog.text AS base FROM %s.relay_blocked) d", 0, NULL, NULL);
+					  " (SELECT DISTINCT relay_id, base::pg_catalog.text AS base FROM %s.relay_blocked"
+					  "   WHERE relay_id IS NOT NULL AND base IS NOT NULL) d", 0, NULL, NULL);
 	PopActiveSnapshot();
 	for (uint64 i = 0; i < n; i++)
 	{
