@@ -124,8 +124,12 @@ SELECT idempotency.relay_create('hurt', 'sink'), idempotency.relay_create('other
 SELECT t.try($$UPDATE idempotency_data.relays SET relay_id = 2147483647 WHERE relay = 'hurt'$$);
 ALTER TABLE idempotency_data.relays DROP CONSTRAINT sound;
 UPDATE idempotency_data.relays SET min_backoff = '178000000 years', aggregate_types = '{NULL}', batch_events = -1 WHERE relay = 'hurt';
+ALTER TABLE idempotency_data.relay_blocked ALTER relay_id DROP NOT NULL;
+INSERT INTO idempotency_data.relay_blocked (relay_id, aggregate_type, aggregate_id, base, seq) VALUES (NULL, 't', 'k', '1:1:', 1);
 SELECT relay FROM idempotency.stat_relay ORDER BY 1;
 SELECT t.try($$SELECT idempotency.relay_pause('other')$$);
+DELETE FROM idempotency_data.relay_blocked;
+ALTER TABLE idempotency_data.relay_blocked ALTER relay_id SET NOT NULL;
 SELECT idempotency.relay_drop('hurt'), idempotency.relay_drop('other');
 DROP SERVER sink;
 
