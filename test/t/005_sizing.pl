@@ -86,10 +86,13 @@ cmp_ok($most, '<=', value('disk: remembered ids', 'remembered_ids => 200000') + 
 cmp_ok(size('^store_keys'), '<=', value('memory: keys, in shared_buffers', ''), 'keys: no more than the value');
 IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency.stat_claim_segments
 	WHERE kind = 'segment' AND state NOT IN ('current', 'empty')});
-my $packed = $node->safe_psql('postgres', q{SELECT sum(entries) FROM idempotency.stat_claim_segments WHERE kind = 'run'});
+my ($packed, $slots) = split /\|/,
+  $node->safe_psql('postgres', q{SELECT sum(entries), count(*) FROM idempotency.stat_claim_segments WHERE kind = 'run' AND entries > 0});
 cmp_ok($packed, '>', 50000, 'ids are packed');
+# Whoever packed faster has more slots that are not merged yet, each with begun pages in
+# its table and what belongs to it; the value has them in the part per database.
 bounded('packed ids', size('^store_slot') - $empty,
-	value('disk: remembered ids', "remembered_ids => $packed, databases => 0"), 0.6);
+	value('disk: remembered ids', "remembered_ids => $packed, databases => 0") + $slots * 3 * 8192, 0.6);
 
 # Dead letters, beside events that pass
 $node->safe_psql('postgres', <<'END');

@@ -312,7 +312,10 @@ typedef struct Replay
 	int64		seq;			/* the last number of an event then */
 } Replay;
 
-/* The relays whose position was moved back last by a replay; *n: how many.  palloc'd. */
+/*
+ * The relays whose position was moved back last by a replay; *n: how many.  palloc'd.
+ * Rows that only an edited dump can bring are not relays.
+ */
 static Replay *
 read_replays(int *n)
 {
@@ -321,7 +324,8 @@ read_replays(int *n)
 
 	SPI_connect();
 	*n = (int) idem_spi_read("SELECT relay_id, epoch, relay, replay_at, replay_events, replay_seq FROM %s.relays"
-							 " WHERE replay_at IS NOT NULL AND replay_events IS NOT NULL AND replay_seq IS NOT NULL", 0, NULL, NULL);
+							 " WHERE replay_at IS NOT NULL AND replay_events IS NOT NULL AND replay_seq IS NOT NULL"
+							 " AND relay_id IS NOT NULL AND epoch IS NOT NULL AND relay IS NOT NULL", 0, NULL, NULL);
 	replays = MemoryContextAlloc(caller, sizeof(Replay) * Max(*n, 1));
 	for (int i = 0; i < *n; i++)
 	{
