@@ -421,7 +421,17 @@ hsink_add_header(HSinkRequest *r, const char *name, const void *value, size_t le
 	free(line.data);
 }
 
-/* Log in with a signature of AWS. */
+/* A look sends nothing, so there is nothing to sign. */
+static bool
+is_signed_for_aws(const HSinkRequest *r)
+{
+	return r->p->config.auth == HSINK_AUTH_AWS && !r->is_token && !r->looks;
+}
+
+/*
+ * Log in with a signature of AWS.  Libcurl signs the path that it has made free of
+ * segments of dots, so from 8.14 on it refuses to sign one that is sent as it is.
+ */
 static void
 set_aws(HSinkRequest *r)
 {
@@ -433,6 +443,7 @@ set_aws(HSinkRequest *r)
 	idem_text_puts(&provider, ":");
 	idem_text_puts(&provider, r->p->service->aws);
 	idem_text_terminate(&provider);
+	curl_easy_setopt(r->easy, CURLOPT_PATH_AS_IS, 0L);
 	curl_easy_setopt(r->easy, CURLOPT_AWS_SIGV4, provider.data);
 	curl_easy_setopt(r->easy, CURLOPT_USERNAME, c->user);
 	curl_easy_setopt(r->easy, CURLOPT_PASSWORD, c->password);
@@ -451,14 +462,14 @@ hsink_start_request(HSink *p, HSinkRequest *r)
 	 * No waiting for "100 Continue".  libcurl would sign this line for AWS,
 	 * and not send it; there only EXPECT_100_TIMEOUT_MS bounds the wait.
 	 */
-	list = p->config.auth == HSINK_AUTH_AWS && !r->is_token ? r->headers : curl_slist_append(r->headers, "Expect:");
+	list = is_signed_for_aws(r) ? r->headers : curl_slist_append(r->headers, "Expect:");
 	if (r->easy == NULL || r->header_failed || list == NULL)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53200", "libcurl has no memory");
 	r->headers = list;
 	if (!r->is_set_up)
 	{
 		set_up(r);
-		if (!r->is_token && p->config.auth == HSINK_AUTH_AWS)
+		if (is_signed_for_aws(r))
 			set_aws(r);
 		r->is_set_up = true;
 	}

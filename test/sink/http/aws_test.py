@@ -10,7 +10,8 @@ import urllib.parse
 
 from aws import REGION, ElasticMQ, Moto
 from receiver import Receiver, Reply
-from target import Ended, fate, start
+from sinklib import look
+from target import LOOPBACK, SINK, Ended, fate, start
 
 KEYS = 7
 
@@ -92,6 +93,8 @@ def test_logins():
     with strict_moto(lambda m: m.queue("orders")) as (moto, queue):
         good = {"service": "sqs", "url": queue, "region": REGION, "user": moto.key, "password": moto.secret}
         assert fate(**{**good, **moto.session}).outcome == "acked"
+        found, status = look(SINK, {"allowed_addresses": LOOPBACK, **good})
+        assert status == 0 and found["connection"][0], found
         for wrong in ({"password": "wr0ng/secret+"}, {"user": "AKIAXXXXXXXXXXXXXXXX"}, {**moto.session, "session_token": "wr0ng/secret+"},
                       {"region": "us-east-1", "password": "wr0ng/secret+"}):
             got = fate(**{**good, **wrong})
