@@ -31,6 +31,7 @@
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_database.h"
+#include "catalog/pg_trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -169,6 +170,8 @@ on_object_access(ObjectAccessType access, Oid classid, Oid objid, int subid, voi
 	if (access == OAT_POST_CREATE || access == OAT_POST_ALTER)
 	{
 		idem_guard_check_object(classid, objid, subid);
+		if (access == OAT_POST_CREATE && classid == TriggerRelationId)
+			idem_guard_check_trigger(objid);
 		idem_option_guard_check(classid, objid, access == OAT_POST_CREATE);
 	}
 	if ((access == OAT_POST_ALTER || access == OAT_DROP) && subid == 0)

@@ -7,6 +7,9 @@
 -- makes sure that they are found in pg_catalog, not in another schema.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+-- C code reads pages as those of heap tables.
+SET LOCAL default_table_access_method = heap;
+
 -- A role that owns the schema, or may create in it, could put a function of its
 -- own beside the extension's.  This script, or users of the extension, could
 -- then call that function.
@@ -24,7 +27,7 @@ BEGIN
 				   WHERE a.privilege_type = 'CREATE' AND a.grantee <> nsp.nspowner) THEN
 		RAISE EXCEPTION 'schema "%" exists and others than its owner may create in it', nsp.nspname
 			USING ERRCODE = 'insufficient_privilege',
-				HINT = 'Revoke CREATE on the schema, after a look at what is in it.';
+				HINT = 'Revoke CREATE on the schema, after a look at what is in it. If it did not exist, ALTER DEFAULT PRIVILEGES has granted that: revoke it there.';
 	ELSIF EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = nsp.oid) THEN
 		RAISE EXCEPTION 'schema "%" exists and has functions in it', nsp.nspname
 			USING ERRCODE = 'object_not_in_prerequisite_state',

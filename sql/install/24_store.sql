@@ -29,7 +29,7 @@ DECLARE
 	segment name;
 BEGIN
 	FOR n IN 0 .. 7 LOOP
-		segment := 'store_segment_' || n;
+		segment := 'store_segment_' || n::text;
 		EXECUTE format('CREATE TABLE idempotency_data.%I (
 			claimed_at timestamptz NOT NULL,
 			completed_at timestamptz,
@@ -53,8 +53,8 @@ BEGIN
 			autovacuum_analyze_threshold = 2147483647
 		)', segment);
 		-- Not logged: made anew from the segment after a crash.  Not dumped either.
-		EXECUTE format('CREATE UNLOGGED SEQUENCE idempotency_data.%I', 'store_keys_' || n);
-		EXECUTE format('COMMENT ON SEQUENCE idempotency_data.%I IS %L', 'store_keys_' || n,
+		EXECUTE format('CREATE UNLOGGED SEQUENCE idempotency_data.%I', 'store_keys_' || n::text);
+		EXECUTE format('COMMENT ON SEQUENCE idempotency_data.%I IS %L', 'store_keys_' || n::text,
 			format('where the rows of an event stand in segment %s of the dedup store: pages of a hash behind the sequence, not logged', n));
 		EXECUTE format('COMMENT ON TABLE idempotency_data.%I IS %L', segment,
 			format('segment %s of the dedup store, written by the claim functions only; read it through processed_events', n));

@@ -25,7 +25,7 @@ DECLARE
 	slot name;
 BEGIN
 	FOR n IN 0 .. 47 LOOP
-		slot := 'store_slot_' || n;
+		slot := 'store_slot_' || n::text;
 		EXECUTE format('CREATE TABLE idempotency_data.%I (
 			packer xid8 NOT NULL,
 			run bigint NOT NULL,

@@ -28,7 +28,7 @@ DECLARE
 	log name;
 BEGIN
 	FOR n IN 0 .. 2 LOOP
-		log := 'lease_log_' || n;
+		log := 'lease_log_' || n::text;
 		EXECUTE format('CREATE TABLE idempotency_data.%I (
 			number bigint NOT NULL,
 			digest uuid NOT NULL,

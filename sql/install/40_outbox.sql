@@ -23,7 +23,7 @@ DECLARE
 	segment name;
 BEGIN
 	FOR n IN 0 .. 7 LOOP
-		segment := 'outbox_segment_' || n;
+		segment := 'outbox_segment_' || n::text;
 		EXECUTE format('CREATE TABLE idempotency_data.%I (
 			xid xid8 NOT NULL,
 			seq bigint NOT NULL,

@@ -27,8 +27,8 @@ SELECT j.job, j.object, j.done, j.total, j.unit, j.since,
             THEN (pg_catalog.clock_timestamp() - j.since) * ((j.total - j.done)::float8 / j.done) END AS remaining,
        j.pid
   FROM (SELECT p.job COLLATE "C",
-               CASE p.job WHEN 'merging' THEN 'slot ' || p.object WHEN 'import' THEN NULL
-                          ELSE 'segment ' || p.object END COLLATE "C",
+               CASE p.job WHEN 'merging' THEN 'slot ' || p.object::text WHEN 'import' THEN NULL
+                          ELSE 'segment ' || p.object::text END COLLATE "C",
                p.done, p.total, p.unit COLLATE "C", p.since, p.pid
           FROM idempotency_data.progress_reports() AS p
         UNION ALL
@@ -57,24 +57,24 @@ CREATE FUNCTION idempotency_data.short_number(n numeric) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     AS $$ SELECT CASE WHEN n < 10 AND n <> pg_catalog.trunc(n) THEN pg_catalog.round(n, 1)::text
                       WHEN n < 99999.5 THEN pg_catalog.round(n)::text
-                      WHEN n < 99999500 THEN pg_catalog.round(n / 1000) || 'k'
-                      WHEN n < 99999500000 THEN pg_catalog.round(n / 1000000) || 'M'
-                      ELSE pg_catalog.round(n / 1000000000) || 'G' END $$;
+                      WHEN n < 99999500 THEN pg_catalog.round(n / 1000)::text || 'k'
+                      WHEN n < 99999500000 THEN pg_catalog.round(n / 1000000)::text || 'M'
+                      ELSE pg_catalog.round(n / 1000000000)::text || 'G' END $$;
 COMMENT ON FUNCTION idempotency_data.short_number(numeric) IS
     'A number for the view watch.';
 
 CREATE FUNCTION idempotency_data.short_time(t interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN t < '100 s' THEN GREATEST(EXTRACT(epoch FROM t)::bigint, 0) || ' s'
-                      WHEN t < '100 min' THEN EXTRACT(epoch FROM t)::bigint / 60 || ' min'
-                      WHEN t < '100 h' THEN EXTRACT(epoch FROM t)::bigint / 3600 || ' h'
-                      ELSE EXTRACT(epoch FROM t)::bigint / 86400 || ' d' END $$;
+    AS $$ SELECT CASE WHEN t < '100 s' THEN GREATEST(EXTRACT(epoch FROM t)::bigint, 0)::text || ' s'
+                      WHEN t < '100 min' THEN (EXTRACT(epoch FROM t)::bigint / 60)::text || ' min'
+                      WHEN t < '100 h' THEN (EXTRACT(epoch FROM t)::bigint / 3600)::text || ' h'
+                      ELSE (EXTRACT(epoch FROM t)::bigint / 86400)::text || ' d' END $$;
 COMMENT ON FUNCTION idempotency_data.short_time(interval) IS
     'A length of time for the view watch.';
 
 CREATE FUNCTION idempotency_data.short_size(bytes bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN bytes < 10240 THEN bytes || ' B' ELSE pg_catalog.pg_size_pretty(bytes) END $$;
+    AS $$ SELECT CASE WHEN bytes < 10240 THEN bytes::text || ' B' ELSE pg_catalog.pg_size_pretty(bytes) END $$;
 COMMENT ON FUNCTION idempotency_data.short_size(bigint) IS
     'A size for the view watch.';
 
@@ -88,7 +88,7 @@ segments AS MATERIALIZED (SELECT events, bytes, oldest, held_by FROM @extschema@
 rows AS (
     SELECT 1 AS part, 0::numeric AS place, p.job AS kind, p.object AS name,
            NULL::numeric AS per_s, (p.total - p.done)::numeric AS waiting, p.since AS oldest, NULL::bigint AS bytes,
-           (CASE WHEN p.total > 0 THEN p.done * 100 / p.total || ' % done' ELSE 'begins' END)
+           (CASE WHEN p.total > 0 THEN (p.done * 100 / p.total)::text || ' % done' ELSE 'begins' END)
            || COALESCE(', ' || idempotency_data.short_time(p.remaining) || ' left', '') AS state
       FROM @extschema@.stat_progress p
     UNION ALL

@@ -520,6 +520,8 @@ idem_consumer_changes_fn(PG_FUNCTION_ARGS)
 	after = TRIGGER_FIRED_BY_DELETE(trigger->tg_event) ? NULL :
 		TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ? trigger->tg_newtuple : trigger->tg_trigtuple;
 	result = after != NULL ? after : before;
+	if (before == NULL)
+		idem_check_no_script("a consumer");
 
 	if (before != NULL && after != NULL && !is_same_consumer(before, after, desc))
 	{

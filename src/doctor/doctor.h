@@ -49,6 +49,7 @@ extern void idem_doctor_disk(IdemDoctor *d);
 extern void idem_doctor_transactions(IdemDoctor *d);
 extern void idem_doctor_roles(IdemDoctor *d);
 extern void idem_doctor_store(IdemDoctor *d);
+extern void idem_doctor_tables(IdemDoctor *d);
 extern void idem_doctor_counters(IdemDoctor *d);
 
 /* Of relays.c: relays, and what they need */

@@ -63,6 +63,7 @@ static const struct
 	{"transactions", idem_doctor_transactions},
 	{"roles", idem_doctor_roles},
 	{"store", idem_doctor_store},
+	{"tables", idem_doctor_tables},
 	{"counters", idem_doctor_counters},
 	{"workers", idem_doctor_workers},
 	{"witness", idem_doctor_witness},

@@ -45,6 +45,9 @@
 #include "shared/lock_wait.h"
 #include "shared/spi.h"
 
+/* Relays that get on wait for nothing but events for so long; as under "Look" in operate.md. */
+#define PATIENCE "5 s"
+
 /* Preload */
 
 void
@@ -110,13 +113,13 @@ look_at_own_worker(IdemDoctor *d)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("the launcher of relays does not run: all max_worker_processes (%d) are in use, or it has just ended", max_worker_processes),
 						"Look again in ten seconds. If it stays, raise max_worker_processes and restart the server.");
-	else if (idem_slots_lack_process())
+	else if (idem_slots_lack_process() || idem_slots_outnumber_processes())
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("the relays of this database have no worker: all max_worker_processes (%d) are in use", max_worker_processes),
 						"Raise max_worker_processes by one for the launcher, one for each database with relays, idempotency.max_function_workers and two for upkeep, and restart the server.");
 	else if (state == IDEM_SLOT_NOT_THERE)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
-						psprintf("the relays of this database have no worker: no slot of idempotency.max_workers (%d) is free, or the database is not known to have relays", idem_relay_max_workers),
+						psprintf("the relays of this database have no worker: no slot of idempotency.max_workers (%d) is free, the database allows no connections, or it is not known to have relays", idem_relay_max_workers),
 						psprintf("Look again in ten seconds. If it stays, as a superuser: SECURITY LABEL FOR idempotency ON DATABASE %s IS 'relays'; if that changes nothing within a minute, raise idempotency.max_workers and restart the server.",
 								 quote_identifier(get_database_name(MyDatabaseId))));
 	else
@@ -285,6 +288,54 @@ reason_of(const IdemRelayConfig *c, IdemRelayState state)
 					idem_relay_halts[c->halted].message : message);
 }
 
+/* What to do about a relay that has waited for this for longer than it should. */
+static char *
+remedy_of_wait(const char *waiting, const char *relay)
+{
+	if (strncmp(waiting, idem_wait_names[IDEM_WAIT_SLOT], strlen(idem_wait_names[IDEM_WAIT_SLOT])) == 0)
+		return strcmp(waiting, idem_wait_names[IDEM_WAIT_SLOT]) == 0 ?
+			"Raise idempotency.max_workers, of which each database with relays and each function relay at work has one, and restart the server." :
+			"Raise max_worker_processes and restart the server, or end the sessions whose parallel queries have the processes.";
+	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_SYNC_STANDBY]) == 0)
+		return "Bring a standby of synchronous_standby_names back, or take it out of this setting and SELECT pg_reload_conf().";
+	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_PARKED_ROOM]) == 0)
+		return "As an operator read last_error of stat_relay and mend the cause; or raise idempotency.max_parked and SELECT pg_reload_conf().";
+	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_LOCK]) == 0 || strcmp(waiting, idem_wait_names[IDEM_WAIT_FUNCTION]) == 0)
+		return "End the transaction that pg_blocking_pids() names for the relay's process, pid of stat_relay; if there is none, the function itself takes so long.";
+	return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE; and read last_error of stat_relay.", quote_literal_cstr(relay));
+}
+
+/*
+ * Relays in a good state that do not get on: those of the query under "Look" in
+ * doc/howto/operate.md.
+ */
+static void
+look_at_waits(IdemDoctor *d)
+{
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_read("SELECT r.relay, r.waiting_for, CASE WHEN w.waits THEN"
+					  "  pg_catalog.format('has waited for %1$s since %2$s', r.waiting_for, pg_catalog.date_trunc('second', r.waiting_since))"
+					  "  ELSE pg_catalog.format('has refused events that wait since %1$s', pg_catalog.date_trunc('second', r.oldest_waiting)) END"
+					  " FROM %t.stat_relay r CROSS JOIN LATERAL (SELECT COALESCE("
+					  "   r.waiting_for = 'room for parked events' OR r.waiting_for LIKE 'worker slot%'"
+					  "   OR (r.waiting_for NOT IN ('events', 'retry') AND r.waiting_since < pg_catalog.now() - interval '" PATIENCE "'), false)) AS w (waits)"
+					  " WHERE r.state IN ('streaming', 'idle', 'starting') AND (w.waits OR (r.retrying > 0"
+					  "  AND ((r.delivered_at > r.last_error_at) IS NOT TRUE OR r.oldest_waiting < pg_catalog.now() - interval '" PATIENCE "')))"
+					  " ORDER BY r.relay", 0, NULL, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		char	   *relay = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
+		char	   *waiting = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2);
+
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("relay \"%s\" %s", relay, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 3)),
+						remedy_of_wait(waiting != NULL ? waiting : "", relay));
+	}
+	SPI_finish();
+}
+
 static void
 look_at_dead_letters(IdemDoctor *d)
 {
@@ -327,6 +378,7 @@ idem_doctor_relays(IdemDoctor *d)
 							psprintf("relay \"%s\" is %s%s", c->name, idem_state_names[state], reason_of(c, state)),
 							remedy_of(state, c->name));
 	}
+	look_at_waits(d);
 	look_at_dead_letters(d);
 	if (relays == NIL && idem_outbox_last_seq() > 0)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "events are enqueued and no relay is there, so the outbox grows",

@@ -2,7 +2,7 @@
  *
  * server.c
  *		The areas of doctor() that look at the server: versions, settings, locks, disk,
- *		transactions, roles, what the store waits for, and counters.
+ *		transactions, roles, what the store waits for, tables, and counters.
  *
  * A threshold is one that a healthy server does not pass; a fault is what an operator
  * has to act on, or what takes a guarantee away.
@@ -34,6 +34,7 @@
 #include "claim/count.h"
 #include "doctor/doctor.h"
 #include "shared/catalog.h"
+#include "shared/guard.h"
 #include "shared/spi.h"
 
 /* The Makefile gives the version as a bare number. */
@@ -187,12 +188,19 @@ look_at_roles(IdemDoctor *d, const BadSetting *bad)
 void
 idem_doctor_settings(IdemDoctor *d)
 {
+	const char *defer;			/* not in PostgreSQL 16 and later */
+
 	for (int i = 0; i < lengthof(bad_settings); i++)
 	{
 		look_at_value(d, &bad_settings[i]);
 		if (bad_settings[i].per_session)
 			look_at_roles(d, &bad_settings[i]);
 	}
+	defer = GetConfigOption("vacuum_defer_cleanup_age", true, false);
+	if (defer != NULL && strcmp(defer, "0") != 0)
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("vacuum_defer_cleanup_age is %s: packed ids are emptied only so many transactions later", defer),
+						"As a superuser: ALTER SYSTEM RESET vacuum_defer_cleanup_age; SELECT pg_reload_conf();");
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK,
 						psprintf("fsync %s, wal_level %s, synchronous_commit %s",
@@ -325,6 +333,15 @@ idem_doctor_transactions(IdemDoctor *d)
 			   "  AND a.xact_start < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "'"
 			   "  AND (k.pid IS NOT NULL OR h.by_snapshot AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL))"
 			   " ORDER BY a.xact_start");
+	put_faults(d,
+			   "SELECT pg_catalog.format('replication slot %1$I, which is %2$s, keeps packed ids from being emptied', s.slot_name,"
+			   "   CASE WHEN s.active THEN 'in use' ELSE 'not in use' END),"
+			   "  CASE WHEN s.active THEN 'End the long query or transaction at its standby, which has hot_standby_feedback.'"
+			   "   ELSE pg_catalog.format('Let its standby connect again; if it is gone, SELECT pg_drop_replication_slot(%1$L).', s.slot_name) END"
+			   " FROM pg_catalog.pg_replication_slots s WHERE s.xmin IS NOT NULL"
+			   "  AND EXISTS (SELECT FROM %t.stat_claim_segments g WHERE g.held_by = 'transaction')"
+			   "  AND NOT EXISTS (SELECT FROM pg_catalog.pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND pg_catalog.age(a.backend_xid) >= pg_catalog.age(s.xmin))"
+			   " ORDER BY s.slot_name");
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK, "no transaction that holds something up has been open for more than " OPEN_TRANSACTION, NULL);
 }
@@ -383,6 +400,53 @@ idem_doctor_store(IdemDoctor *d)
 			   " WHERE s.held_by = 'no worker'");
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK, "what claims remember is packed as it comes", NULL);
+}
+
+/* Tables */
+
+/* The tables of the extension, as "c" and, quoted, t. */
+#define OF_TABLES(columns, joined) \
+	"SELECT " columns ", c.oid FROM pg_catalog.pg_class c" \
+	" JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname = '" IDEM_DATA_SCHEMA_NAME "'" \
+	" JOIN pg_catalog.pg_depend e ON e.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND e.objid = c.oid" \
+	"  AND e.objsubid = 0 AND e.deptype = 'e'" \
+	" CROSS JOIN LATERAL (SELECT pg_catalog.format('%1$I.%2$I', n.nspname, c.relname)) AS q (t)" \
+	joined " ORDER BY c.relname"
+
+/*
+ * Sessions without the library, and other extensions, can add to a table what makes each
+ * claim or event fail that writes to it.  An error of theirs names one table, and the
+ * next error the next one.
+ */
+static const char *const additions[] = {
+	OF_TABLES("pg_catalog.format('trigger %1$I on table %2$s', g.tgname, q.t),"
+			  " CASE WHEN g.tgisinternal THEN pg_catalog.format('ALTER TABLE %1$s DROP CONSTRAINT %2$I;', q.t, k.conname)"
+			  "  ELSE pg_catalog.format('DROP TRIGGER %1$I ON %2$s;', g.tgname, q.t) END",
+			  " JOIN pg_catalog.pg_trigger g ON g.tgrelid = c.oid LEFT JOIN pg_catalog.pg_constraint k ON k.oid = g.tgconstraint"
+			  " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_depend f WHERE f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass"
+			  "  AND f.objid = g.tgfoid AND f.refclassid = e.refclassid AND f.refobjid = e.refobjid AND f.deptype = 'e')"),
+	OF_TABLES("pg_catalog.format('rule %1$I on table %2$s', r.rulename, q.t), pg_catalog.format('DROP RULE %1$I ON %2$s;', r.rulename, q.t)",
+			  " JOIN pg_catalog.pg_rewrite r ON r.ev_class = c.oid WHERE c.relkind = 'r'"),
+	OF_TABLES("pg_catalog.format('constraint %1$I of table %2$s', k.conname, q.t), pg_catalog.format('ALTER TABLE %1$s DROP CONSTRAINT %2$I;', q.t, k.conname)",
+			  " JOIN pg_catalog.pg_constraint k ON k.conrelid = c.oid AND k.contype <> 'n' AND k.conname <> 'sound'"),
+};
+
+void
+idem_doctor_tables(IdemDoctor *d)
+{
+	for (int i = 0; i < lengthof(additions); i++)
+	{
+		uint64		n = begin_query(additions[i]);
+
+		for (uint64 row = 0; row < n; row++)
+			if (idem_guard_written_by_c(DatumGetObjectId(idem_spi_value(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, 3))))
+				idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+								psprintf("%s: what writes to this table is refused", text_of(row, 1)),
+								psprintf("As a superuser: %s", text_of(row, 2)));
+		end_query();
+	}
+	if (!d->found)
+		idem_doctor_put(d, IDEM_DOCTOR_OK, "nothing was added to the tables of the extension", NULL);
 }
 
 /* Counters of verdicts */

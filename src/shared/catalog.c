@@ -92,6 +92,18 @@ idem_extension_oid(void)
 	return get_extension_oid(IDEM_EXTENSION_NAME, true);
 }
 
+void
+idem_check_no_script(const char *what)
+{
+	if (!creating_extension || CurrentExtensionObject == idem_extension_oid())
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("the script of an extension cannot create %s", what),
+			 errdetail("A dump has it as a row, and a restore runs the script before it brings the row."),
+			 errhint("Create it by a call of its own, after CREATE EXTENSION.")));
+}
+
 /*
  * Read owner and schema of an extension; false if the extension is not
  * installed.  pg_extension has no syscache by name before version 18, so this

@@ -61,6 +61,9 @@ extern void idem_catalog_init(void);
 /* OID of the extension, or InvalidOid if it is not, or no longer, installed. */
 extern Oid	idem_extension_oid(void);
 
+/* Error 0A000 in the script of another extension; what: "a relay", for the message. */
+extern void idem_check_no_script(const char *what);
+
 /*
  * OID of the role that owns the extension; error 55000 if it is not installed.
  */

@@ -65,6 +65,7 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_statistic_ext.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
@@ -177,9 +178,8 @@ is_one_of(Oid relid, const char *const *names, int n)
 	return found;
 }
 
-/* Does C code write to the table, which is a member of the extension? */
-static bool
-is_written_by_c(Oid relid)
+bool
+idem_guard_written_by_c(Oid relid)
 {
 	return get_rel_relkind(relid) == RELKIND_RELATION &&
 		!is_one_of(relid, written_by_sql, lengthof(written_by_sql));
@@ -190,7 +190,7 @@ static void
 refuse_for(Oid relid, Addition addition)
 {
 	if (!OidIsValid(relid) || !is_data_schema(get_rel_namespace(relid)) ||
-		!(additions[addition].to_all || is_written_by_c(relid)))
+		!(additions[addition].to_all || idem_guard_written_by_c(relid)))
 		return;
 	/* the extension's own script alters its tables */
 	if (creating_extension && CurrentExtensionObject == idem_extension_oid())
@@ -516,6 +516,25 @@ idem_guard_check_object(Oid classid, Oid objid, int subid)
 		visit_rows(DependRelationId, DependReferenceIndexId, Anum_pg_depend_refclassid, classid,
 				   Anum_pg_depend_refobjid, F_OIDEQ, ObjectIdGetDatum(objid), check_part, NULL);
 	check_dependencies(classid, objid);
+}
+
+/* Check the table, which a new trigger depends on. */
+static void
+check_trigger(HeapTuple tup, void *arg)
+{
+	Form_pg_depend depend = (Form_pg_depend) GETSTRUCT(tup);
+
+	if (depend->refclassid == RelationRelationId)
+		refuse_for(depend->refobjid, ADD_TRIGGER);
+}
+
+/* Other extensions make triggers in C, by no command: for replication, for example. */
+void
+idem_guard_check_trigger(Oid trigger)
+{
+	if (!allowSystemTableMods && !IsBinaryUpgrade)
+		visit_rows(DependRelationId, DependDependerIndexId, Anum_pg_depend_classid, TriggerRelationId,
+				   Anum_pg_depend_objid, F_OIDEQ, ObjectIdGetDatum(trigger), check_trigger, NULL);
 }
 
 /*

@@ -33,7 +33,10 @@ extern void idem_guard_read(Node *stmt, IdemStatement *s);
 /* An object was created or altered: may the user name all that it depends on? */
 extern void idem_guard_check_object(Oid classid, Oid objid, int subid);
 
-/* The same after the statement, for what it has made. */
+/* A trigger was created: error 0A000 if it is on a table that C code writes to. */
+extern void idem_guard_check_trigger(Oid trigger);
+
+/* The same as idem_guard_check_object after the statement, for what it has made. */
 extern void idem_guard_check_made(const RangeVar *partitioned);
 
 /* A column that C code reads by its place. */
@@ -97,6 +100,9 @@ typedef enum IdemGuardUse
 	IDEM_GUARD_READ = 1,
 	IDEM_GUARD_WRITE
 } IdemGuardUse;
+
+/* Does C code write to the table, which is a member of the extension? */
+extern bool idem_guard_written_by_c(Oid relid);
 
 /* Check a table, or the persistence of a sequence, by the relcache. */
 extern void idem_guard_examine(IdemRelRef *ref, Relation rel, IdemGuardUse use);

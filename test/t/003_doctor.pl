@@ -88,7 +88,7 @@ SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}');
 SELECT idempotency.claim_event('e'), idempotency.complete_event('e')});
 IdemTest::wait_for($node, 'SELECT sent = 1 FROM idempotency.stat_relay');
 is(sql(q{SELECT string_agg(area, ' ') FROM idempotency.doctor() WHERE ok AND remedy IS NULL AND finding <> ''}),
-	'version preload settings locks disk transactions roles store counters workers witness programs relays', 'a sound server has one good row per area');
+	'version preload settings locks disk transactions roles store tables counters workers witness programs relays', 'a sound server has one good row per area');
 is(sql('SELECT idempotency.doctor()', as => 'monitor'), sql('SELECT idempotency.doctor()'), 'a monitor sees what a superuser sees');
 like((sql("SELECT finding FROM idempotency.doctor() WHERE area = 'version'"))[0], qr/^PostgreSQL \d.*, idempotency \d.*, pgcrypto \d/, 'versions');
 my ($rc, undef, $err) = $node->psql('postgres', 'CREATE ROLE nobody LOGIN; SET ROLE nobody; SELECT idempotency.doctor()');
@@ -97,6 +97,28 @@ like($err, qr/permission denied/, 'others may not call it');
 # What takes a minute begins here.
 sql(q{BEGIN; SELECT idempotency.claim_event('prepared'), idempotency.complete_event('prepared'); PREPARE TRANSACTION 'left over'});
 my $writer;
+
+#
+# Tables: what sessions without the library could add, each remedied by the statement.
+#
+sql(q{CREATE FUNCTION on_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'});
+foreach my $add (
+	[ 'a trigger', qr/^trigger cdc on table idempotency_data.outbox_segment_3: /,
+		'CREATE TRIGGER cdc AFTER TRUNCATE ON idempotency_data.outbox_segment_3 EXECUTE FUNCTION on_change()' ],
+	[ 'a rule', qr/^rule kept on table idempotency_data.store_segment_2: /,
+		'CREATE RULE kept AS ON DELETE TO idempotency_data.store_segment_2 DO INSTEAD NOTHING' ],
+	[ 'a constraint', qr/^constraint few of table idempotency_data.lease_log_0: /,
+		'ALTER TABLE idempotency_data.lease_log_0 ADD CONSTRAINT few CHECK (number < 99)' ])
+{
+	my ($what, $finding, $statement) = @$add;
+
+	finds($what, 'tables', $finding, qr/^As a superuser: (.*;)$/,
+		sub { sql("SET allow_system_table_mods = on; $statement") }, sub { sql($_[0]) });
+}
+# tables that only SQL writes may have them
+sql('CREATE TRIGGER seen AFTER INSERT ON idempotency_data.relay_parked EXECUTE FUNCTION on_change()');
+is(scalar(findings('tables')), 0, 'a trigger on a table that SQL writes');
+sql('DROP TRIGGER seen ON idempotency_data.relay_parked');
 
 #
 # Versions
@@ -192,6 +214,10 @@ finds('a function that is gone', 'relays', qr/^relay "works" is misconfigured$/,
 	sub { sql('ALTER FUNCTION handle RENAME TO away'); sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}); IdemTest::wait_for($node, q{SELECT state = 'misconfigured' FROM idempotency.stat_relay}) },
 	sub { like(sql($_[0]), qr/function/, 'relay_check says that it is the function'); sql('ALTER FUNCTION away RENAME TO handle'); sql(q{SELECT idempotency.relay_alter('works', batch_events => 10)});
 		IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
+finds('a synchronous standby that is away', 'relays', qr/^relay "works" has waited for synchronous standby since /, qr/or (take it out)/,
+	sub { sql(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'}); $node->restart; sql(q{SET synchronous_commit = local; SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+		IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.doctor() WHERE area = 'relays' AND NOT ok}) },
+	sub { configured('ALTER SYSTEM RESET synchronous_standby_names'); IdemTest::wait_for($node, q{SELECT lag_events = 0 FROM idempotency.stat_relay}) });
 sql(q{SELECT idempotency.outbox_enqueue('t', 'dead', 'E', '{"secret": "hunter2"}')});
 IdemTest::wait_for($node, 'SELECT dead = 1 FROM idempotency.stat_relay');
 my @dead = findings('relays');
@@ -251,7 +277,7 @@ $node->stop;
 #
 # Without preload, and without any background worker
 #
-my $bare = IdemTest::cluster('bare', preload => 0, conf => "fsync = on\nmax_worker_processes = 0\n");
+my $bare = IdemTest::cluster('bare', preload => 0, allows_streaming => 1, conf => "fsync = on\nmax_worker_processes = 0\n");
 sql(q{CREATE ROLE monitor LOGIN; SELECT idempotency.grant_role('monitor', 'monitor')}, node => $bare);
 like((findings('preload', $bare))[0][0], qr/is not preloaded/, 'no preload');
 like((findings('preload', $bare))[0][1], qr/shared_preload_libraries/, 'what to do about it');
@@ -266,6 +292,20 @@ $bare->append_conf('postgresql.conf', "max_worker_processes = 8\n");
 $bare->restart;
 is(sql('SELECT idempotency.claims_maintain()', node => $bare), 't', 'with processes it packs');
 is(scalar(findings('store', $bare)), 0, 'and the store is well');
+
+# The slot of a standby that is gone
+sql(q{SELECT pg_create_physical_replication_slot('gone')}, node => $bare);
+$bare->backup('copy');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($bare, 'copy', has_streaming => 1);
+$standby->append_conf('postgresql.conf', "hot_standby_feedback = on\nwal_receiver_status_interval = 1\nprimary_slot_name = 'gone'\n");
+$standby->start;
+IdemTest::wait_for($bare, 'SELECT xmin IS NOT NULL FROM pg_replication_slots');
+$standby->stop;
+sql(q{SELECT count(*) FROM generate_series(1, 2000) i, idempotency.claim_event('s' || i) c, idempotency.complete_event('s' || i) e; SELECT idempotency.claims_maintain()}, node => $bare);
+IdemTest::wait_for($bare, q{SELECT count(*) = 1 FROM idempotency.doctor() WHERE area = 'transactions' AND finding ~ '^replication slot gone, which is not in use' AND remedy ~ 'pg_drop_replication_slot'});
+sql(q{SELECT pg_drop_replication_slot('gone')}, node => $bare);
+IdemTest::wait_for($bare, q{SELECT bool_and(ok) FROM idempotency.doctor() WHERE area = 'transactions'});
 
 # The server's own launcher has the only process, then ours has the second and last one.
 $bare->append_conf('postgresql.conf', "max_worker_processes = 1\nshared_preload_libraries = 'idempotency'\n");
@@ -282,6 +322,15 @@ $bare->append_conf('postgresql.conf', "max_worker_processes = 8\n");
 $bare->restart;
 IdemTest::wait_for($bare, q{SELECT bool_and(ok) FROM idempotency.doctor() WHERE area IN ('workers', 'relays')});
 pass('with more processes it has one');
+
+# One slot, which the database's worker has: a function relay never gets one.
+$bare->append_conf('postgresql.conf', "idempotency.max_workers = 1\n");
+$bare->restart;
+sql(q{CREATE FUNCTION never(event_id uuid) RETURNS void LANGUAGE sql AS '';
+	CREATE SERVER f FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.never');
+	SELECT idempotency.relay_create('f', 'f'); SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}, node => $bare);
+IdemTest::wait_for($bare, q{SELECT count(*) = 1 FROM idempotency.doctor() WHERE area = 'relays' AND finding ~ '^relay "f" .*worker slot' AND remedy ~ '^Raise idempotency.max_workers'});
+pass('a function relay without a slot');
 $bare->stop;
 
 done_testing();

@@ -443,6 +443,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_RESERVED_NAME),
 				 errmsg("relay name \"%s\" is reserved", name),
 				 errhint("Names that begin with \"@\" belong to the extension.")));
+	idem_check_no_script("a relay");
 	require_preload();
 	server = PG_ARGISNULL(IDEM_ARG_server) ? NULL : check_server(server_arg(fcinfo));
 	idem_relay_columns_init(&row);

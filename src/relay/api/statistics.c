@@ -89,7 +89,7 @@ idem_stat_relay_source_fn(PG_FUNCTION_ARGS)
 						"    FROM %s.relay_parked p WHERE p.state <> 'dead'"
 						"    GROUP BY p.relay_id) o ON o.relay_id = r.relay_id"
 						" LEFT JOIN pg_catalog.pg_class c"
-						"   ON c.relname = ('relay_' || r.relay_id)::name AND c.relkind = 'f'"
+						"   ON c.relname = ('relay_' || r.relay_id::text)::name AND c.relkind = 'f'"
 						"  AND c.relnamespace = (SELECT t.relnamespace FROM pg_catalog.pg_class t"
 						"    WHERE t.oid = '%s.relays'::pg_catalog.regclass)"
 						" LEFT JOIN pg_catalog.pg_foreign_table f ON f.ftrelid = c.oid"
