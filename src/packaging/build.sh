@@ -17,7 +17,7 @@ cp -R src/packaging/debian .
 # libraries.
 # shellcheck source=/dev/null
 . /etc/os-release
-sed -i "1s/(\(.*\))/(${OTHER_VERSION:-\1}+${VERSION_ID:+deb}${VERSION_ID:-$VERSION_CODENAME})/" debian/changelog
+sed -i "1s/(\(.*\))/(\1+${VERSION_ID:+deb}${VERSION_ID:-$SUITE})/" debian/changelog
 pg_buildext updatecontrol
 chown -R builder: /tmp/build
 export WERROR=1 DEB_BUILD_OPTIONS="parallel=$JOBS"

@@ -2,15 +2,13 @@
 # Build the Debian packages of this tree, each in a clean folder of its Debian release:
 #
 #	VERSIONS="15 17"	the releases that carry these PostgreSQL majors, default: these;
-#						18 is another
+#						18 and 19 are others
 #	DEBS=DIR			where they go, in a folder per release; default: build/debs
-#	OTHER_VERSION=...	the version of the packages, in place of that of debian/changelog;
-#						what tells the Debian release follows
-#	debs.sh --folder SUITE	only print the folder in which a release's packages are built
+#	debs.sh --folder VERSION	only print the folder in which the packages are built
 #	CHECK=1				run the regression tests during the build, as a build of Debian does
 #
 # A folder has what debootstrap's smallest variant, build-essential and Build-Depends of
-# debian/control.in bring, and lintian.  It is made once, and again when Build-Depends
+# debian/control.in bring, lintian and piuparts.  It is made once, and again when Build-Depends
 # changes; test/matrix/root.sh says where it stays.  The build has no network, and is not
 # root.  A warning of the compiler is an error.  The last line is "N passed, N failed".
 set -uo pipefail
@@ -31,19 +29,21 @@ build_depends()
 	sed -n '/^Build-Depends:/,/^[^ ]/ s/^ //p' src/packaging/debian/control.in | tr -d '\n'
 }
 
-# build_folder SUITE: print the folder to build in.
+# build_folder VERSION: print the folder to build in.
 build_folder()
 {
-	local depends id old
+	local suite command id old
 
-	depends=$(build_depends)
-	id=debs-$1-$(md5sum <<<"$depends" | cut -c 1-8)
-	for old in "$cache/debs-$1"-*; do
+	read -r suite _ < <(suite_of "$1") || return 1
+	# lo is up for the tests of a build, which has no other network.  What Build-Depends calls
+	# all servers are those of the release: 19 has to be named.
+	command="apt-get -q -y install build-essential iproute2 lintian fakeroot piuparts postgresql-$1 postgresql-server-dev-$1 &&
+		apt-get -q -y satisfy '$(build_depends)' && useradd --create-home builder"
+	id=debs-$suite-$(md5sum <<<"$command" | cut -c 1-8)
+	for old in "$cache/debs-$suite"-*; do
 		[ "$old" = "$cache/$id" ] || rm -rf --one-file-system "$old"
 	done
-	# lo is up for the tests of a build, which has no other network
-	made_folder "$id" "$1" "apt-get -q -y install build-essential iproute2 lintian fakeroot &&
-		apt-get -q -y satisfy '$depends' && useradd --create-home builder"
+	made_folder "$id" "$1" "$command"
 }
 
 # build VERSION: the packages for the release that carries this server.
@@ -51,13 +51,13 @@ build()
 {
 	local suite folder
 
-	read -r suite _ < <(suite_of "$1") && folder=$(build_folder "$suite") && [ -d "$folder" ] || return 1
+	read -r suite _ < <(suite_of "$1") && folder=$(build_folder "$1") && [ -d "$folder" ] || return 1
 	rm -rf "${DEBS:?}/$suite"
 	mkdir -p "$DEBS/$suite"
 	# sudo make debs must not leave files in the tree that its owner cannot write
 	[[ $DEBS != "$PWD"/build/* ]] || chown --reference=. build "$DEBS" "$DEBS/$suite"
 	SOURCES=$work/sources.tar SHARE=$DEBS/$suite inside "$folder" "exec bash /tmp/idempotency/src/packaging/build.sh" \
-		OTHER_VERSION="${OTHER_VERSION:-}" CHECK="${CHECK:-}" JOBS="$(nproc)"
+		SUITE="$suite" CHECK="${CHECK:-}" JOBS="$(nproc)"
 }
 
 [ "$(id -u)" = 0 ] || {

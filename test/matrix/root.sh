@@ -68,24 +68,48 @@ bootstrap()
 	echo "deb $3 $1 main" >"$2/etc/apt/sources.list"
 }
 
-# clean_folder SUITE: print the path of a smallest Debian, which has its lists of packages.
-# A cluster or a service that a package would start does not start there.
+# server_from ROOT VERSION SUITE MIRROR: let the folder take this server out of another
+# release as well, and nothing else from there.
+server_from()
+{
+	echo "deb $4 $3 main" >>"$1/etc/apt/sources.list"
+	printf 'Package: src:postgresql-%s\nPin: release a=%s\nPin-Priority: 990\n' "$2" "$3" >"$1/etc/apt/preferences.d/idempotency"
+}
+
+# no_services ROOT: a cluster or a service that a package would start does not start there.
+no_services()
+{
+	printf '#!/bin/sh\nexit 101\n' >"$1/usr/sbin/policy-rc.d"
+	chmod 755 "$1/usr/sbin/policy-rc.d"
+	mkdir -p "$1/etc/postgresql-common/createcluster.d"
+	echo 'create_main_cluster = false' >"$1/etc/postgresql-common/createcluster.d/idempotency-test.conf"
+}
+
+# clean_folder VERSION: print the path of the smallest Debian of the release that carries
+# this server.  It has its lists of packages, and starts no services.
 clean_folder()
 {
-	local root=$cache/debian-$1 new=$cache/debian-$1.new mirror
+	local suite extra root new mirror
 
+	read -r suite extra < <(suite_of "$1") || return 1
+	root=$cache/debian-$suite
+	new=$root.new
 	echo "$root"
 	[ ! -d "$root" ] || return 0
 	{
-		mirror=$(need_mirror) && mkdir -p "$cache" && rm -rf --one-file-system "$new" && bootstrap "$1" "$new" "$mirror" &&
-			inside "$new" "printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod 755 /usr/sbin/policy-rc.d &&
-				mkdir -p /etc/postgresql-common/createcluster.d &&
-				echo 'create_main_cluster = false' >/etc/postgresql-common/createcluster.d/idempotency-test.conf &&
-				apt-get -q update" && mv "$new" "$root"
+		mirror=$(need_mirror) && mkdir -p "$cache" && rm -rf --one-file-system "$new" && bootstrap "$suite" "$new" "$mirror" || return 1
+		if [ -n "$extra" ]; then
+			server_from "$new" "$1" "$extra" "$mirror"
+			# Debian's tools take a server for supported once its own release has it
+			mkdir -p "$new/etc/postgresql-common"
+			echo "$1" >"$new/etc/postgresql-common/supported_versions"
+		fi
+		no_services "$new"
+		inside "$new" "apt-get -q update" && mv "$new" "$root"
 	} >&2
 }
 
-# made_folder NAME SUITE COMMAND: print the path of a copy of it in which the command has run.
+# made_folder NAME VERSION COMMAND: print the path of a copy of it in which the command has run.
 made_folder()
 {
 	local root=$cache/$1 new=$cache/$1.new clean

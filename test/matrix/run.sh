@@ -67,15 +67,8 @@ make_root()
 	mkdir -p "$cache"
 	rm -rf "$root" "$new"
 	bootstrap "$suite" "$new" "$mirror" || return 1
-	if [ -n "$extra" ]; then
-		echo "deb $mirror $extra main" >>"$new/etc/apt/sources.list"
-		printf 'Package: src:postgresql-%s\nPin: release a=%s\nPin-Priority: 990\n' \
-			"$version" "$extra" >"$new/etc/apt/preferences.d/idempotency"
-	fi
-	printf '#!/bin/sh\nexit 101\n' >"$new/usr/sbin/policy-rc.d"
-	chmod 755 "$new/usr/sbin/policy-rc.d"
-	mkdir -p "$new/etc/postgresql-common/createcluster.d"
-	echo "create_main_cluster = false" >"$new/etc/postgresql-common/createcluster.d/idempotency-test.conf"
+	[ -z "$extra" ] || server_from "$new" "$version" "$extra" "$mirror"
+	no_services "$new"
 	inside "$new" "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install \
 		postgresql-$version postgresql-server-dev-$version libpq-dev" || return 1
 	mv "$new" "$root"
@@ -146,12 +139,10 @@ run_inside()
 
 # As a user does it, in a clone.
 # shellcheck disable=SC2016 # expanded inside
-bare_clone='
+bare_script='
 	cd /tmp/idempotency || exit 1
 	git init -q . && git add -A &&
-		git -c user.name=bare -c user.email=bare@localhost commit -q -m "The tree as it is" || exit 1'
-# shellcheck disable=SC2016 # expanded inside
-bare_script=$bare_clone'
+		git -c user.name=bare -c user.email=bare@localhost commit -q -m "The tree as it is" || exit 1
 	if ! make demo; then
 		echo "NOT OK   make demo"
 		echo "0 passed, 1 failed"
@@ -177,8 +168,7 @@ run_bare()
 	rm -rf "$root"
 	idem_say "README.md on a bare machine"
 	cp -a "$cache/bare" "$root"
-	SOURCES=$work/sources.tar inside "$root" "$bare_clone"'
-	exec test/matrix/readme.sh' 2>&1 | tee "$work/readme.log"
+	SOURCES=$work/sources.tar inside "$root" "exec /tmp/idempotency/test/matrix/readme.sh sources" 2>&1 | tee "$work/readme.log"
 	count "README.md" "${PIPESTATUS[0]}" "$work/readme.log"
 	rm -rf "$root"
 }

@@ -2,12 +2,14 @@
 # Build the packages and try them, each in a clean folder of its Debian release:
 #
 #	VERSIONS="15 17"	the releases that carry these PostgreSQL majors, default: these;
-#						18 is another
+#						18 and 19 are others
 #	PARTS="debs pgxn image"	default: all
 #
-#	debs	per version: the packages are built, lintian finds no error and no warning, they
-#			are installed, used, upgraded, removed and purged (inside.sh), and the tests of
-#			debian/tests pass on the installed server
+#	debs	per version: the packages are built, lintian finds no error and no warning,
+#			piuparts installs, upgrades and purges them and finds nothing left, they are
+#			installed, used, upgraded, removed and purged beside a server (inside.sh), and the
+#			tests of debian/tests pass on the installed server; those for 15 are installed and
+#			used by the commands of README.md (test/matrix/readme.sh)
 #	pgxn	the archive of make dist, installed by pgxnclient
 #	image	what make image-root lays out, mounted under a PostgreSQL 18 that has nothing
 #			else of the extension
@@ -61,14 +63,17 @@ step()
 	return "$status"
 }
 
-# in_layer FOLDER SCRIPT [NAME=VALUE...]: in a changed copy of the folder.
+# in_layer build_folder|clean_folder VERSION SCRIPT [NAME=VALUE...]: in a changed copy of the
+# version's folder.
 in_layer()
 {
+	local folder
+
 	mkdir -p "$work/layer"
-	LAYER=$work/layer SOURCES=$work/sources.tar SHARE=$work/share inside "$@"
+	folder=$("$1" "$2") && LAYER=$work/layer SOURCES=$work/sources.tar SHARE=$work/share inside "$folder" "${@:3}"
 }
 
-# build_folder SUITE: the folder in which debs.sh builds.
+# build_folder VERSION: print the path of the folder in which debs.sh builds.
 build_folder()
 {
 	src/packaging/debs.sh --folder "$1"
@@ -76,11 +81,47 @@ build_folder()
 
 build_debs()
 {
-	DEBS=$work/$1 OTHER_VERSION=$2 VERSIONS=$3 src/packaging/debs.sh
+	DEBS=$work/debs VERSIONS=$1 src/packaging/debs.sh
+}
+
+# The packages of $work/share/new as a lower version, which differs in nothing else: into
+# $work/share/old.
+lower_version()
+{
+	local deb tree=$work/package
+
+	mkdir "$work/share/old"
+	for deb in "$work"/share/new/*.deb; do
+		[[ $deb != *-dbgsym_* ]] || continue
+		dpkg-deb -R "$deb" "$tree" && sed -i 's/^\(Version: [^+]*\)/\1~lower/' "$tree/DEBIAN/control" &&
+			dpkg-deb -Zgzip -b "$tree" "$work/share/old" >/dev/null || return 1
+		rm -rf "$tree"
+	done
 }
 
 # shellcheck disable=SC2016 # expanded inside
 lint_script='runuser -u builder -- lintian --fail-on error,warning /mnt/new/*.changes'
+
+# All packages at once, in a clean Debian of its own, out of the repositories that this has.
+# Without a lower version that apt knows piuparts would leave out the upgrade.
+# shellcheck disable=SC2016 # expanded inside
+piuparts_script='
+	set -eo pipefail
+	(cd /mnt/old && dpkg-scanpackages . >Packages)
+	read -r _ mirror suite _ </etc/apt/sources.list
+	mapfile -t more < <(sed "1d; s/^/--extra-repo=/" /etc/apt/sources.list)
+	piuparts --basetgz /mnt/clean.tar.gz --distribution "$suite" --mirror "$mirror main" "${more[@]}" --no-check-valid-until \
+		--no-eatmydata --bindmount /mnt/old --extra-repo "deb [trusted=yes] file:///mnt/old ./" \
+		$(ls /mnt/new/*.deb | grep -v dbgsym) | tee /tmp/piuparts.log
+	grep "PASS: Installation and purging test" /tmp/piuparts.log
+	grep "PASS: Installation, upgrade and purging tests" /tmp/piuparts.log'
+
+# try_piuparts VERSION
+try_piuparts()
+{
+	tar -C "$(clean_folder "$1")" -c . | gzip -1 >"$work/share/clean.tar.gz" &&
+		in_layer build_folder "$1" "$piuparts_script" && rm "$work/share/clean.tar.gz"
+}
 
 # The source package is unpacked, and its tests run as a user of its own.
 # shellcheck disable=SC2016 # expanded inside
@@ -95,21 +136,22 @@ test_script='
 
 try_debs()
 {
-	local version=$1 suite release
+	local version=$1 suite
 
 	read -r suite _ < <(suite_of "$version")
-	release=$(dpkg-parsechangelog -l src/packaging/debian/changelog -S Version 2>/dev/null ||
-		sed -n '1s/.*(\(.*\)).*/\1/p' src/packaging/debian/changelog)
-	step "packages for $version of a lower version" build_debs old "$release~lower" "$version" &&
-		step "packages for $version" build_debs new "" "$version" || return
+	step "packages for $version" build_debs "$version" || return
 	rm -rf "$work/share"
 	mkdir -p "$work/share"
-	mv "$work/old/$suite" "$work/share/old"
-	mv "$work/new/$suite" "$work/share/new"
-	step "lintian in $suite" in_layer "$(build_folder "$suite")" "$lint_script"
-	step "packages in $suite" in_layer "$(clean_folder "$suite")" \
+	mv "$work/debs/$suite" "$work/share/new"
+	step "the same as a lower version" lower_version || return
+	step "lintian in $suite" in_layer build_folder "$version" "$lint_script"
+	step "piuparts in $suite" try_piuparts "$version"
+	step "packages in $suite" in_layer clean_folder "$version" \
 		"exec bash /tmp/idempotency/test/packages/inside.sh" VERSION="$version"
-	step "debian/tests in $suite" in_layer "$(build_folder "$suite")" "$test_script"
+	# README.md names the packages of one release
+	[ "$version" != 15 ] || step "README.md in $suite" in_layer clean_folder "$version" \
+		"rm /etc/postgresql-common/createcluster.d/* && exec /tmp/idempotency/test/matrix/readme.sh packages"
+	step "debian/tests in $suite" in_layer build_folder "$version" "$test_script"
 }
 
 # As a user of PGXN does it, and with two tests of make installcheck.
@@ -139,7 +181,7 @@ try_pgxn()
 	mkdir -p "$work/share"
 	step "make dist" make --no-print-directory dist || return
 	cp "build/$(sed -n 's/^ *"name": "\(.*\)",$/\1/p;T;q' META.json)-"*.zip "$work/share/"
-	step "the archive, by pgxnclient in $suite" in_layer "$(build_folder "$suite")" "$pgxn_script" VERSION=15
+	step "the archive, by pgxnclient in $suite" in_layer build_folder 15 "$pgxn_script" VERSION=15
 }
 
 try_image()
@@ -149,9 +191,9 @@ try_image()
 	read -r suite _ < <(suite_of "$image_version")
 	rm -rf "$work/share"
 	mkdir -p "$work/share"
-	step "make image-root in $suite" in_layer "$(build_folder "$suite")" "make -C /tmp/idempotency -j$(nproc) image-root IMAGE_ROOT=/mnt/idempotency" \
+	step "make image-root in $suite" in_layer build_folder "$image_version" "make -C /tmp/idempotency -j$(nproc) image-root IMAGE_ROOT=/mnt/idempotency" \
 		PG_CONFIG="/usr/lib/postgresql/$image_version/bin/pg_config" WERROR=1 || return
-	step "the image's directories in $suite" in_layer "$(clean_folder "$suite")" \
+	step "the image's directories in $suite" in_layer clean_folder "$image_version" \
 		"exec bash /tmp/idempotency/test/packages/image.sh" VERSION="$image_version"
 }
 
