@@ -14,10 +14,9 @@ cd "$tree"
 tar -c -C .. --xz -f "../idempotency_$release.orig.tar.xz" "idempotency-$release"
 cp -R src/packaging/debian .
 # The packages of a release are newer than those of the release before, which have other
-# libraries.
-# shellcheck source=/dev/null
-. /etc/os-release
-sed -i "1s/(\(.*\))/(\1+${VERSION_ID:+deb}${VERSION_ID:-$SUITE})/" debian/changelog
+# libraries.  SUITE is a name, which is in no order; sid has no number.
+number=$(awk -F , -v suite="$SUITE" '$3 == suite { print $1 }' /usr/share/distro-info/debian.csv)
+sed -i "1s/(\(.*\))/(\1+${number:+deb}${number:-$SUITE})/" debian/changelog
 pg_buildext updatecontrol
 chown -R builder: /tmp/build
 export WERROR=1 DEB_BUILD_OPTIONS="parallel=$JOBS"

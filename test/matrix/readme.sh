@@ -34,7 +34,7 @@ systemctl()
 
 make()
 {
-	if [ "$1" = debs ]; then
+	if [ "${1:-}" = debs ]; then
 		[ "$*" = "debs VERSIONS=$version" ] && [ -f src/packaging/debs.sh ] && mkdir -p build/debs &&
 			ln -s /mnt/new "build/debs/$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)"
 	else
@@ -129,6 +129,8 @@ if [ "${1:-}" = packages ]; then
 else
 	check "packages, clone, build and installation" run_block 2
 fi
+# The network is that of the machine, where others may have servers: this one has a socket only.
+printf "listen_addresses = ''\nport = 5432\n" >"/etc/postgresql/$version/main/conf.d/socket.conf"
 # a server that preloads something already, as servers do
 sed -i 's/^#*shared_preload_libraries.*/shared_preload_libraries = '"'pg_stat_statements'"'/' "/etc/postgresql/$version/main/postgresql.conf"
 systemctl restart
