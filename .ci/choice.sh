@@ -21,6 +21,8 @@ TOUCHED='
 Makefile                  bare
 README.md                 bare
 test/setup/               bare
+test/matrix/root.sh       bare debs
+test/matrix/readme.sh     bare debs
 test/matrix/              bare
 test/demo/                bare
 src/packaging/monitoring/ monitoring
