@@ -140,7 +140,9 @@ typedef struct WitnessShmem
 {
 	pg_atomic_uint64 until;		/* the last yes is valid until then */
 	slock_t		mutex;			/* guards the reason; no lock is taken below */
-	char		reason[IDEM_ERROR_LEN]; /* why no yes is valid */
+	char		reason[IDEM_ERROR_LEN]; /* why no yes is valid; empty: the
+										 * last one ran out, or there was no
+										 * answer yet */
 } WitnessShmem;
 
 static WitnessShmem *known = NULL;
@@ -197,22 +199,25 @@ idem_witness_ms_left(void)
 	return left <= 0 ? 0 : (long) Min((left + 999) / 1000, INT_MAX);
 }
 
-void
+bool
 idem_witness_report(IdemRelayEntry *entry, const char *relay)
 {
 	char		reason[IDEM_ERROR_LEN];
 
 	if (entry == NULL)
-		return;
+		return true;
 	SpinLockAcquire(&known->mutex);
 	strlcpy(reason, known->reason, sizeof(reason));
 	SpinLockRelease(&known->mutex);
+	if (reason[0] == '\0' && valid_until() == 0)
+		return false;
 	if (reason[0] == '\0')
 		strlcpy(reason, "the last yes of the publish witness is too old", sizeof(reason));
 
 	if (!idem_report_shows(entry, IDEM_RELAY_UNWITNESSED, reason))
 		idem_report_error(entry, reason);
 	idem_report_state(entry, relay, IDEM_RELAY_UNWITNESSED, IDEM_WAIT_WITNESS);
+	return true;
 }
 
 /* Store the reason.  True if it differs from the one before. */

@@ -53,13 +53,17 @@ extern bool idem_witness_allows(void);
  */
 extern long idem_witness_ms_left(void);
 
-/* Show that the relay waits for the witness, with the reason. */
-extern void idem_witness_report(IdemRelayEntry *entry, const char *relay);
+/*
+ * Show that the relay is unwitnessed, with the reason.  False, and nothing is shown, if the
+ * witness has not answered yet: nothing is wrong then.
+ */
+extern bool idem_witness_report(IdemRelayEntry *entry, const char *relay);
 
 /*
  * For the launcher.  ..._allow: a yes that is valid until "until".
  * ..._forbid: no yes is valid, for this reason.  ..._note: a reason that
- * leaves the last yes valid; it is shown once that yes has run out.
+ * leaves the last yes valid; it is shown once that yes has run out.  Reason "": the witness has
+ * not answered yet.
  */
 extern void idem_witness_allow(IdemClock until);
 extern void idem_witness_forbid(const char *reason);

@@ -10,6 +10,7 @@ use warnings FATAL => 'all';
 
 use IdemRelay;
 use IdemTest;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -20,7 +21,9 @@ my $lease = "$dir/lease";
 my $asked = "$dir/asked";
 
 # The environment tells who asks.  Each question leaves a line.
+# If there is a gate, the question waits for somebody who opens it.
 append_to_file("$dir/witness", "#!/bin/sh\n" . <<'END');
+[ -p "$1.gate" ] && cat "$1.gate"
 echo "$IDEMPOTENCY_CLUSTER_NAME $IDEMPOTENCY_PUBLISH_AS $IDEMPOTENCY_SYSTEM_IDENTIFIER $PGDATA" >>"$2"
 holder=$(cat "$1")
 [ "$holder" = "$IDEMPOTENCY_CLUSTER_NAME" ] && exit 0
@@ -89,6 +92,30 @@ IdemTest::wait_for($a, q{SELECT bool_and(lag_events = 0) FROM idempotency.stat_r
 my $data = $a->data_dir;
 my $identifier = $a->safe_psql('postgres', 'SELECT system_identifier FROM pg_control_system()');
 is((split /\n/, slurp_file($asked))[0], "a shop $identifier $data", 'the command is told who asks');
+
+# A server that has started, or that has another witness, waits for the first answer; that is no error.
+my $other = "$dir/other";
+symlink "$dir/witness", $other or die "could not link: $!";
+foreach my $after ('a restart', 'another witness')
+{
+	POSIX::mkfifo("$lease.gate", 0600) or die "could not make a gate: $!";
+	if ($after eq 'a restart')
+	{
+		$a->restart;
+	}
+	else
+	{
+		$a->safe_psql('postgres', qq{ALTER SYSTEM SET idempotency.publish_witness = '$other "$lease" $asked'});
+		$a->reload;
+	}
+	IdemTest::wait_for($a, q{SELECT count(*) = 2 FROM idempotency.stat_relay
+		WHERE state = 'starting' AND waiting_for = 'witness' AND last_error IS NULL});
+	open my $gate, '>', "$lease.gate" or die "could not open the gate: $!";
+	unlink "$lease.gate" or die "could not remove the gate: $!";
+	close $gate;
+	IdemTest::wait_for($a, q{SELECT bool_and(state IN ('streaming', 'idle')) FROM idempotency.stat_relay});
+	is($a->safe_psql('postgres', 'SELECT count(last_error) FROM idempotency.stat_relay'), '0', "no error after $after");
+}
 
 # The copy is the same to every local mark.
 $a->backup('copy');

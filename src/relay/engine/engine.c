@@ -163,7 +163,8 @@ idem_engine_may_run(IdemRelay *relay)
 	if (idem_witness_allows())
 		return true;
 	(void) let_go(relay, IDEM_RELAY_UNWITNESSED);
-	idem_witness_report(relay->entry, relay->config->name);
+	if (!idem_witness_report(relay->entry, relay->config->name))
+		idem_engine_show_trying(relay, IDEM_RELAY_STARTING, IDEM_WAIT_WITNESS);
 	return false;
 }
 

@@ -396,15 +396,15 @@ static void
 follow_setting(void)
 {
 	const char *now = idem_publish_witness ? idem_publish_witness : "";
-	const char *reason = "the publish witness has not answered yet";
 
 	if (command != NULL && strcmp(command, now) == 0)
 		return;
+	/* It has not answered yet. */
 	if (command == NULL)
-		idem_witness_note(reason);
+		idem_witness_note("");
 	else
 	{
-		idem_witness_forbid(reason);
+		idem_witness_forbid("");
 		pfree(command);
 	}
 	command = MemoryContextStrdup(TopMemoryContext, now);
