@@ -25,8 +25,9 @@ my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $rounds = $ENV{LATE_ROUNDS} // 30;
 
 # The receiver's side: by relay, the numbers that were accepted and requested of each key; the
-# requests that are open; and what these are answered when the door opens.
-my (%accepted, %requested, %open, %door);
+# requests that are open, of key "slow" and of key "again"; what those of "slow" are answered when the
+# door opens; and when the last event of another key came.
+my (%accepted, %requested, %open, %again, %door, %other_at);
 
 sub respond
 {
@@ -39,10 +40,12 @@ sub respond
 
 # /RELAY: an event.  /door/RELAY/STATUS: open requests get that, and later ones, 0: they hang.
 # /seen/RELAY/KEY and /asked/RELAY/KEY: the numbers accepted and requested.  /open/RELAY: how many hang.
+# An event of key "again" is refused with 503 at first, and then hangs.  /free/RELAY accepts it, and says
+# how long before the last event of another key that request came.
 sub take
 {
 	my ($client, $request) = @_;
-	my ($what, $relay, $arg) = $request =~ m{^\w+ /(?:(door|seen|asked|open)/)?(\w+)(?:/(\w+))?} or return;
+	my ($what, $relay, $arg) = $request =~ m{^\w+ /(?:(door|seen|asked|open|free)/)?(\w+)(?:/(\w+))?} or return;
 
 	if (!defined $what)
 	{
@@ -54,6 +57,13 @@ sub take
 			push @{ $open{$relay} }, [ $client, $n ];
 			return;
 		}
+		if ($key eq 'again')
+		{
+			respond($client, 503) if 1 == grep { $_ == $n } @{ $requested{$relay}{again} };
+			$again{$relay} = [ $client, $n, time ] if 1 < grep { $_ == $n } @{ $requested{$relay}{again} };
+			return;
+		}
+		$other_at{$relay} = time;
 		push @{ $accepted{$relay}{$key} }, $n if $key ne 'slow' || $door{$relay} == 200;
 		respond($client, $key eq 'slow' ? $door{$relay} : 200);
 	}
@@ -66,6 +76,14 @@ sub take
 			respond($waiting->[0], $arg);
 		}
 		respond($client, 200);
+	}
+	elsif ($what eq 'free')
+	{
+		my $waiting = delete $again{$relay};
+
+		push @{ $accepted{$relay}{again} }, $waiting->[1];
+		respond($waiting->[0], 200);
+		respond($client, 200, $other_at{$relay} - $waiting->[2]);
 	}
 	elsif ($what eq 'open')
 	{
@@ -278,6 +296,33 @@ ask('door', 'by_key', 200);
 wait_seen('by_key', 'slow', 1 .. 7);
 wait_parked('by_key', '');
 
+# One event hangs, later events of its key wait, and the retry of another key's event hangs, too:
+# meanwhile ten others arrive, before the second is over after which the retry counts as late.
+ask('door', 'by_key', 0);
+send_events('by_key', 'slow', [ 8, 8 ]);
+IdemRelay::wait_until('a request hangs', sub { ask('open', 'by_key') eq '1' });
+others_arrive('by_key', $rounds + 14, $rounds + 16);
+wait_parked('by_key', 'in_flight 1');
+send_events('by_key', 'slow', [ 9, 10 ]);
+wait_parked('by_key', 'in_flight 1, waiting 2');
+my $beside = 0;
+IdemRelay::wait_until('others arrive while a retry hangs', sub {
+	$beside++;
+	send_events('by_key', 'again', [ $beside, $beside ]);
+	IdemRelay::wait_until('the retry hangs', sub { ask('asked', 'by_key', 'again') =~ /\b$beside $beside$/ }) or return 1;
+	send_events('by_key', 'fast', [ 10 * $beside, 10 * $beside + 9 ]);
+	my $last = 10 * $beside + 9;
+	IdemRelay::wait_until('the others arrive', sub { ask('seen', 'by_key', 'fast') =~ /\b$last$/ });
+	my $took = ask('free', 'by_key');
+	wait_seen('by_key', 'again', 1 .. $beside);
+	wait_parked('by_key', 'in_flight 1, waiting 2');
+	note("ten events took $took s");
+	return $took < 0.5;
+});
+ask('door', 'by_key', 200);
+wait_seen('by_key', 'slow', 1 .. 10);
+wait_parked('by_key', '');
+
 # The window is counted in events: batches of one event each, of which none has an answer.
 sql(<<"END");
 CREATE SERVER wide FOREIGN DATA WRAPPER idempotency_http
@@ -302,6 +347,25 @@ sql(q{SELECT count(idempotency.outbox_enqueue('passed', 'a', t, '{}')) FROM unne
 IdemRelay::arrives("$dir/passed.log", 'Last', 1);
 is(join(' ', map { $_->{event_type} } IdemRelay::acked("$dir/passed.log")), 'Late Next Last', 'in order of the key');
 
+# While it waits so, the relay looks at it again when an answer has come, and not in each turn of its worker.
+# With on_dead => 'stop' each look locks the relay's row, and leaves its transaction there.
+IdemRelay::own_relay($node, $dir, 'looks', late_type => 'Late', late_ms => 600000, answer => 'each');
+IdemRelay::own_relay($node, $dir, 'beside', answer => 'each');
+sql(q{SELECT idempotency.relay_alter('looks', on_dead => 'stop')});
+sql(q{SELECT count(idempotency.outbox_enqueue('looks', 'a', t, '{}')) FROM unnest('{Late,Next}'::text[]) t});
+my $locker = q{SELECT xmax FROM idempotency_data.relays WHERE relay = 'looks'};
+IdemRelay::wait_until('the answer is looked at', sub { sql($locker) ne '0' });
+my $seen_by = sql($locker);
+foreach my $n (1 .. 20)
+{
+	sql(q{SELECT idempotency.outbox_enqueue('beside', 'a', 'E', '{}')});
+	IdemRelay::arrives("$dir/beside.log", 'E', $n);
+}
+is(sql($locker), $seen_by, 'and not again in the turns of another relay');
+is(state_of_parked('looks'), '', 'nothing is late, as nothing was accepted');
+is(scalar(IdemRelay::acked("$dir/looks.log")), 0, 'nor is there an answer');
+sql(q{SELECT idempotency.relay_drop('looks')});
+
 # Nor does it hold the others, for as long as the answer before it is awaited.
 IdemRelay::own_relay($node, $dir, 'jam', late_type => 'Late', late_ms => 25000, answer => 'each');
 sql(q{SELECT idempotency.relay_alter('jam', batch_events => 1)});
@@ -325,15 +389,15 @@ is(sql(q{SELECT aggregate_id FROM idempotency.dead_letters JOIN idempotency.outb
 
 # A relay that is paused waits for the answer.
 ask('door', 'by_key', 0);
-send_events('by_key', 'slow', [ 8, 8 ]);
+send_events('by_key', 'slow', [ 11, 11 ]);
 IdemRelay::wait_until('a request hangs', sub { ask('open', 'by_key') eq '1' });
-others_arrive('by_key', $rounds + 14, $rounds + 16);
+others_arrive('by_key', $rounds + 17, $rounds + 19);
 wait_parked('by_key', 'in_flight 1');
 sql(q{SELECT idempotency.relay_pause('by_key')});
 ask('door', 'by_key', 200);
 IdemRelay::wait_state($node, 'by_key', 'paused');
 wait_parked('by_key', '');
-wait_seen('by_key', 'slow', 1 .. 8);
+wait_seen('by_key', 'slow', 1 .. 11);
 
 $node->stop;
 kill 'KILL', $receiver;

@@ -671,10 +671,21 @@ probe(IdemStream *stream, IdemClock turn_ends)
 }
 
 /*
- * Send one batch, of parked events or of the outbox.  The two take turns as
- * long as parked events can be sent, or could be sent once those in flight are
- * settled.
+ * Do parked events come before the outbox now?  The two take turns.  For a sink that stores
+ * positions parked events need the window for themselves, so the outbox stops for those that could
+ * be sent once what is in flight is settled.  At another sink they go beside the outbox: a parked
+ * event whose answer takes long stops nobody.
  */
+static bool
+parked_go_first(IdemStream *stream)
+{
+	if (stream->log_turn && log_is_open(stream))
+		return false;
+	return stream->relay.walk.sink_stores ? idem_parked_index_wants_turn(stream->parked) :
+		may_repeat(stream) && idem_parked_index_is_due(stream->parked);
+}
+
+/* Send one batch, of parked events or of the outbox. */
 static Filled
 fill_once(IdemStream *stream, IdemClock turn_ends)
 {
@@ -682,8 +693,7 @@ fill_once(IdemStream *stream, IdemClock turn_ends)
 
 	if (idem_engine_is_held(&stream->relay))
 		return probe(stream, turn_ends);
-	if ((!stream->log_turn || !log_is_open(stream)) &&
-		idem_parked_index_wants_turn(stream->parked))
+	if (parked_go_first(stream))
 	{
 		if (!may_repeat(stream))
 			return FILLED_NOTHING;
