@@ -83,23 +83,23 @@ idem_batch_find(IdemStream *stream, uint64 no)
 	return NULL;
 }
 
-IdemBatch *
-idem_batch_unsettled(IdemStream *stream)
+static bool
+lacks(const IdemBatch *batch, IdemBatchLack lack)
 {
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &stream->batches)
+	switch (lack)
 	{
-		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
-
-		if (batch->unsettled > 0)
-			return batch;
+		case IDEM_BATCH_UNANSWERED:
+			return batch->unanswered > 0;
+		case IDEM_BATCH_UNSETTLED:
+			return batch->unsettled > 0;
+		case IDEM_BATCH_UNCOMMITTED:
+			return !batch->committed;
 	}
-	return NULL;
+	return false;
 }
 
 IdemBatch *
-idem_batch_waiting(IdemStream *stream)
+idem_batch_lacking(IdemStream *stream, IdemBatchLack lack)
 {
 	dlist_iter	iter;
 
@@ -107,22 +107,7 @@ idem_batch_waiting(IdemStream *stream)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
-		if (batch->unanswered > 0)
-			return batch;
-	}
-	return NULL;
-}
-
-IdemBatch *
-idem_batch_uncommitted(IdemStream *stream)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &stream->batches)
-	{
-		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
-
-		if (!batch->committed)
+		if (lacks(batch, lack))
 			return batch;
 	}
 	return NULL;

@@ -47,8 +47,7 @@ idem_stream_turn_off(IdemStream *stream)
 	idem_report_sink_pid(stream->relay.entry, 0);
 	while (stream->nbatches > 0)
 		idem_batch_free(stream, idem_batch_oldest(stream));
-	dlist_init(&stream->late);	/* the memory is run_cxt's */
-	stream->nlate = 0;
+	idem_late_forget(stream);
 	stream->accepted = stream->accepted_before = stream->overtaken = (IdemStreamPlace)
 	{
 		0, 0

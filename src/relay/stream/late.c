@@ -21,15 +21,17 @@
  * second, so that the parked events of other keys need not wait for it.
  *
  * INVARIANT: a late event is in flight, has a row, and counts as taken in the index
- * of parked events.
+ * of parked events.  No event of its key that was sent before it and has no answer is in the
+ * window.  The first late event of a key in late_keys has no answer; what has its answer and
+ * waits for no other is in late_fresh.  So an answer costs the same however many events are late.
  *
  * A crash, or the end of the program, leaves rows in state in_flight; these events
  * are sent again.
  *
  * LOCKING: none.
  *
- * MEMORY: a struct in run_cxt per late event; the sink's credit bounds them, as each
- * uses a message of it.
+ * MEMORY: two hash tables in run_cxt, with an entry per late event and one per key; the sink's
+ * credit bounds them, as each event uses a message of it.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -40,7 +42,16 @@
  */
 #include "postgres.h"
 
+#include "utils/hsearch.h"
+
 #include "relay/stream/state.h"
+
+/* The late events of a key that wait, in their order; not empty. */
+typedef struct LateKey
+{
+	uint64		key;			/* hash key */
+	dlist_head	order;
+} LateKey;
 
 /* An event is late if it was overtaken so long ago. */
 #define LATE_MS 1000
@@ -92,7 +103,8 @@ idem_late_is(const IdemStream *stream, const IdemBatch *batch, int index)
 {
 	const IdemSentEvent *flight = &batch->flights[index];
 
-	if (flight->settled || flight->outcome == IDEM_PROTO_ACKED || (flight->outcome != 0 && stream->nlate == 0))
+	if (flight->settled || flight->outcome == IDEM_PROTO_ACKED ||
+		(flight->outcome != 0 && !idem_late_blocks(stream, flight->key, batch->no, index)))
 		return false;
 	if (batch->repeats)
 		return idem_clock() >= idem_clock_plus_ms(batch->sent_at, LATE_MS);
@@ -107,22 +119,83 @@ idem_late_next_at(IdemStream *stream)
 
 	if (!may_be_late(stream) || (stream->nunanswered == 0 && stream->nlate == 0))
 		return 0;
-	waiting = idem_batch_unsettled(stream);
+	waiting = idem_batch_lacking(stream, IDEM_BATCH_UNSETTLED);
 	return waiting != NULL && (waiting->repeats || waiting->no <= stream->accepted.batch) ? stream->late_look_at : 0;
+}
+
+void
+idem_late_forget(IdemStream *stream)
+{
+	dlist_init(&stream->late);
+	dlist_init(&stream->late_fresh);
+	stream->late_events = stream->late_keys = NULL;
+	stream->nlate = 0;
+}
+
+static void
+make_tables(IdemStream *stream)
+{
+	/* A place has bytes that mean nothing at its end. */
+	HASHCTL		events = {.keysize = offsetof(IdemStreamPlace, index) + sizeof(int),
+	.entrysize = sizeof(IdemLateEvent), .hcxt = stream->run_cxt};
+	HASHCTL		keys = {.keysize = sizeof(uint64), .entrysize = sizeof(LateKey), .hcxt = stream->run_cxt};
+
+	if (stream->late_events != NULL)
+		return;
+	stream->late_events = hash_create("late events", 64, &events, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	stream->late_keys = hash_create("keys of late events", 64, &keys, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+}
+
+static LateKey *
+find_key(const IdemStream *stream, uint64 key)
+{
+	return stream->nlate == 0 ? NULL : hash_search(stream->late_keys, &key, HASH_FIND, NULL);
+}
+
+bool
+idem_late_blocks(const IdemStream *stream, uint64 key, uint64 batch, int index)
+{
+	const LateKey *late = find_key(stream, key);
+
+	return late != NULL &&
+		is_before(&dlist_container(IdemLateEvent, order_node, late->order.head.next)->place, batch, index);
+}
+
+/* Put the event among those of its key, in their order: mostly at the end. */
+static void
+put_in_order(IdemStream *stream, IdemLateEvent *late)
+{
+	bool		found;
+	LateKey    *key = hash_search(stream->late_keys, &late->flight.key, HASH_ENTER, &found);
+	dlist_node *before;
+
+	if (!found)
+		dlist_init(&key->order);
+	for (before = key->order.head.prev; before != &key->order.head; before = before->prev)
+	{
+		if (is_before(&dlist_container(IdemLateEvent, order_node, before)->place, late->place.batch, late->place.index))
+			break;
+	}
+	dlist_insert_after(before, &late->order_node);
 }
 
 void
 idem_late_add(IdemStream *stream, IdemBatch *batch, int index)
 {
 	IdemSentEvent *flight = &batch->flights[index];
-	IdemLateEvent *late = MemoryContextAllocZero(stream->run_cxt, sizeof(*late));
+	IdemStreamPlace place = {batch->no, index};
+	IdemLateEvent *late;
 
-	late->batch = batch->no;
-	late->index = index;
+	make_tables(stream);
+	late = hash_search(stream->late_events, &place, HASH_ENTER, NULL);
+	memset(late, 0, sizeof(*late));
+	late->place = place;
 	late->repeated = batch->repeats;
 	late->flight = *flight;
 	dlist_push_tail(&stream->late, &late->node);
+	put_in_order(stream, late);
 	stream->nlate++;
+	stream->news = true;
 	flight->settled = true;
 	batch->unsettled--;
 	if (flight->outcome == 0)
@@ -145,26 +218,43 @@ idem_late_add(IdemStream *stream, IdemBatch *batch, int index)
 IdemLateEvent *
 idem_late_find(IdemStream *stream, uint64 batch, int index)
 {
-	dlist_iter	iter;
+	IdemStreamPlace place = {batch, index};
 
-	dlist_foreach(iter, &stream->late)
+	return stream->nlate == 0 ? NULL : hash_search(stream->late_events, &place, HASH_FIND, NULL);
+}
+
+void
+idem_late_answered(IdemStream *stream, IdemLateEvent *late)
+{
+	LateKey    *key = find_key(stream, late->flight.key);
+	bool		is_first = dlist_head_node(&key->order) == &late->order_node;
+
+	if (!is_first && late->flight.outcome != IDEM_PROTO_ACKED)
+		return;
+	dlist_delete(&late->order_node);
+	dlist_push_tail(&stream->late_fresh, &late->order_node);
+	while (is_first && !dlist_is_empty(&key->order))
 	{
-		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
+		IdemLateEvent *next = dlist_head_element(IdemLateEvent, order_node, &key->order);
 
-		if (late->batch == batch && late->index == index)
-			return late;
+		if (next->flight.outcome == 0)
+			return;
+		dlist_delete(&next->order_node);
+		dlist_push_tail(&stream->late_fresh, &next->order_node);
 	}
-	return NULL;
+	if (dlist_is_empty(&key->order))
+		(void) hash_search(stream->late_keys, &late->flight.key, HASH_REMOVE, NULL);
 }
 
 void
 idem_late_remove(IdemStream *stream, IdemLateEvent *late)
 {
 	dlist_delete(&late->node);
+	dlist_delete(&late->order_node);
 	stream->nlate--;
 	if (late->failure.message != NULL)
 		pfree(unconstify(char *, late->failure.message));
-	pfree(late);
+	(void) hash_search(stream->late_events, &late->place, HASH_REMOVE, NULL);
 }
 
 void

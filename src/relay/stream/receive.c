@@ -133,11 +133,13 @@ on_late_result(IdemStream *stream, const IdemProtoResult *r, int index, int lane
 	late->flight.outcome = r->outcome;
 	late->flight.lane = lane;
 	idem_report_got_on(stream->relay.entry);
-	if (r->outcome == IDEM_PROTO_ACKED)
-		return true;
-	old = MemoryContextSwitchTo(stream->run_cxt);
-	late->failure = make_failure(r, lane);
-	MemoryContextSwitchTo(old);
+	if (r->outcome != IDEM_PROTO_ACKED)
+	{
+		old = MemoryContextSwitchTo(stream->run_cxt);
+		late->failure = make_failure(r, lane);
+		MemoryContextSwitchTo(old);
+	}
+	idem_late_answered(stream, late);
 	return true;
 }
 
@@ -183,7 +185,7 @@ static IdemStreamVerdict
 on_result(IdemStream *stream, const IdemProtoResult *r)
 {
 	IdemBatch  *batch = idem_batch_find(stream, r->batch);
-	bool		holds_up = batch != NULL && stream->nlate == 0 && batch == idem_batch_waiting(stream);
+	bool		holds_up = batch != NULL && stream->nlate == 0 && batch == idem_batch_lacking(stream, IDEM_BATCH_UNANSWERED);
 	int			failure = -1;
 	int			lane = 0;
 
@@ -211,6 +213,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 	}
 	if (batch != NULL)
 		note_fresh(batch, r);
+	stream->news = true;
 	if (r->outcome == IDEM_PROTO_ACKED)
 		idem_late_note_accepted(stream, r->batch, r->last);
 
@@ -232,7 +235,7 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 static IdemStreamVerdict
 on_batch_verdict(IdemStream *stream, const IdemProtoVerdict *v)
 {
-	IdemBatch  *batch = idem_batch_uncommitted(stream);
+	IdemBatch  *batch = idem_batch_lacking(stream, IDEM_BATCH_UNCOMMITTED);
 	IdemStreamVerdict verdict = IDEM_STREAM_GOES_ON;
 
 	if (batch == NULL || batch->no != v->batch || !stream->relay.walk.sink_stores || batch->unanswered > 0)

@@ -43,8 +43,8 @@ typedef struct Settling
 	bool		parks;			/* its commit has to be flushed */
 	int			keys;			/* see idem_settle_count_keys; 0: not counted
 								 * yet */
-	HTAB	   *open;			/* keys of events without an answer; NULL: not
-								 * made yet */
+	HTAB	   *open;			/* keys of events in the window without an
+								 * answer; NULL: not made yet */
 
 	/* of the events at hand */
 	int			acked;
@@ -66,20 +66,20 @@ typedef struct OpenKey
 	int			index;
 } OpenKey;
 
-/* The event at this place has no answer. */
+/* The event at this place has no answer; places come in their order. */
 static void
 add_open_key(HTAB *open, uint64 key, uint64 batch, int index)
 {
 	bool		found;
 	OpenKey    *entry = hash_search(open, &key, HASH_ENTER, &found);
 
-	if (found && (entry->batch < batch || (entry->batch == batch && entry->index < index)))
+	if (found)
 		return;
 	entry->batch = batch;
 	entry->index = index;
 }
 
-/* Collect the keys of the events that have no answer. */
+/* Collect the keys of the events in the window that have no answer. */
 static HTAB *
 list_open_keys(IdemStream *stream)
 {
@@ -93,17 +93,10 @@ list_open_keys(IdemStream *stream)
 
 		for (int i = 0; batch->unanswered > 0 && i < batch->n; i++)
 		{
-			/* A late event is listed below. */
+			/* Late events have a list of their own. */
 			if (batch->flights[i].outcome == 0 && !batch->flights[i].settled)
 				add_open_key(open, batch->flights[i].key, batch->no, i);
 		}
-	}
-	dlist_foreach(iter, &stream->late)
-	{
-		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
-
-		if (late->flight.outcome == 0)
-			add_open_key(open, late->flight.key, late->batch, late->index);
 	}
 	return open;
 }
@@ -112,11 +105,15 @@ list_open_keys(IdemStream *stream)
 static bool
 is_behind_open(Settling *s, uint64 hash, uint64 batch, int index)
 {
-	const IdemBatch *waiting = idem_batch_waiting(s->stream);
+	const IdemBatch *waiting;
 	const OpenKey *key;
 
-	if (s->stream->relay.config->ordering != IDEM_ORDERING_KEY ||
-		(s->stream->nlate == 0 && (waiting == NULL || waiting->no > batch)))
+	if (s->stream->relay.config->ordering != IDEM_ORDERING_KEY)
+		return false;
+	if (idem_late_blocks(s->stream, hash, batch, index))
+		return true;
+	waiting = idem_batch_lacking(s->stream, IDEM_BATCH_UNANSWERED);
+	if (waiting == NULL || waiting->no > batch)
 		return false;
 	if (s->open == NULL)
 		s->open = list_open_keys(s->stream);
@@ -330,7 +327,7 @@ settle_fresh(Settling *s, IdemBatch *batch)
  * Late events
  */
 
-/* Put a late event on record.  False if that cannot be now; then it stays in its batch. */
+/* Put a late event on record.  False if that cannot be now. */
 static bool
 park_late_event(Settling *s, const IdemBatch *batch, IdemSentEvent *flight)
 {
@@ -351,7 +348,8 @@ park_late_event(Settling *s, const IdemBatch *batch, IdemSentEvent *flight)
 
 /*
  * Take late events out of the window, and those that are answered but not settled, because an
- * earlier event of their key is late.
+ * earlier event of their key is late.  If one cannot be taken, the position cannot pass it, and
+ * nothing is gained by taking those behind it.
  */
 static void
 park_late(Settling *s)
@@ -367,36 +365,29 @@ park_late(Settling *s)
 
 		for (int i = batch->prefix; batch->unsettled > 0 && i < batch->n; i++)
 		{
-			if (idem_late_is(stream, batch, i) && park_late_event(s, batch, &batch->flights[i]))
-				idem_late_add(stream, batch, i);
+			if (!idem_late_is(stream, batch, i))
+				continue;
+			if (!park_late_event(s, batch, &batch->flights[i]))
+				return;
+			idem_late_add(stream, batch, i);
 		}
 	}
 }
 
-/* Can the late event be settled now? */
-static bool
-is_late_fresh(Settling *s, const IdemLateEvent *late)
-{
-	return late->flight.outcome != 0 &&
-		(late->flight.outcome == IDEM_PROTO_ACKED ||
-		 !is_behind_open(s, late->flight.key, late->batch, late->index));
-}
-
 /* The rows of the late events that can be settled, *n; palloc'd. */
 static int64 *
-list_late_fresh(Settling *s, int *n)
+list_late_fresh(IdemStream *stream, int *n)
 {
-	int64	   *ids = palloc(sizeof(int64) * s->stream->nlate);
+	int64	   *ids;
 	dlist_iter	iter;
 
 	*n = 0;
-	dlist_foreach(iter, &s->stream->late)
-	{
-		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
-
-		if (is_late_fresh(s, late))
-			ids[(*n)++] = late->flight.parked_id;
-	}
+	dlist_foreach(iter, &stream->late_fresh)
+		(*n)++;
+	ids = palloc(sizeof(int64) * *n);
+	*n = 0;
+	dlist_foreach(iter, &stream->late_fresh)
+		ids[(*n)++] = dlist_container(IdemLateEvent, order_node, iter.cur)->flight.parked_id;
 	return ids;
 }
 
@@ -410,7 +401,7 @@ settle_late_event(Settling *s, IdemLateEvent *late)
 	else
 	{
 		settle_other(s, NULL, &late->flight, &late->failure);
-		idem_settle_tell(s->stream, late->batch, late->index, late->index);
+		idem_settle_tell(s->stream, late->place.batch, late->place.index, late->place.index);
 		s->parks = true;
 	}
 	idem_late_remove(s->stream, late);
@@ -425,19 +416,14 @@ settle_late(Settling *s)
 	int64	   *ids;
 	int			n;
 
-	if (stream->nlate == 0)
+	if (dlist_is_empty(&stream->late_fresh))
 		return;
-	ids = list_late_fresh(s, &n);
-	if (n == 0 || !begin_settling(s, ids, n))
+	ids = list_late_fresh(stream, &n);
+	if (!begin_settling(s, ids, n))
 		return;
 	begin_events(s, n);
-	dlist_foreach_modify(iter, &stream->late)
-	{
-		IdemLateEvent *late = dlist_container(IdemLateEvent, node, iter.cur);
-
-		if (is_late_fresh(s, late))
-			settle_late_event(s, late);
-	}
+	dlist_foreach_modify(iter, &stream->late_fresh)
+		settle_late_event(s, dlist_container(IdemLateEvent, order_node, iter.cur));
 	write_settled(s);
 	IDEM_FAULT_POINT("relay-late-settled");
 	on_progress(s, false);
@@ -492,25 +478,24 @@ end_batch(IdemStream *stream, IdemBatch *batch, bool waits)
 }
 
 /*
- * Settle what was answered, in at most one transaction.  If it fails, "settled" is ahead of
- * the log of positions; idem_stream_failed sees to that.
+ * Settle the answers in the window, and move the position.  Without news nothing has changed
+ * since the last look: an answer that waits for another one still does.
  */
 static void
-settle_events(IdemStream *stream)
+settle_window(Settling *s)
 {
-	Settling	s = {.stream = stream};
+	IdemStream *stream = s->stream;
 	bool		passes = true;
 	bool		waits = false;
-	bool		writes;
 	dlist_mutable_iter iter;
 
-	settle_late(&s);
-	park_late(&s);
+	if (!stream->news)
+		return;
 	dlist_foreach_modify(iter, &stream->batches)
 	{
 		IdemBatch  *batch = dlist_container(IdemBatch, node, iter.cur);
 
-		settle_fresh(&s, batch);
+		settle_fresh(s, batch);
 		if (!batch->repeats && passes)
 			pass_prefix(stream, batch);
 		passes &= batch->repeats || batch->unsettled == 0;
@@ -518,6 +503,24 @@ settle_events(IdemStream *stream)
 		if (batch->unsettled == 0 && (batch->repeats || passes))
 			end_batch(stream, batch, waits);
 	}
+
+	/* What could not be locked is still to be settled. */
+	stream->news = stream->lock_retry_at != 0;
+}
+
+/*
+ * Settle what was answered, in at most one transaction.  If it fails, "settled" is ahead of
+ * the log of positions; idem_stream_failed sees to that.
+ */
+static void
+settle_events(IdemStream *stream)
+{
+	Settling	s = {.stream = stream};
+	bool		writes;
+
+	settle_late(&s);
+	park_late(&s);
+	settle_window(&s);
 	if (!s.begun && !idem_progress_must_write(stream))
 		return;
 	if (!s.begun)

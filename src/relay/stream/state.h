@@ -168,9 +168,10 @@ typedef struct IdemStreamPlace
 /* An event that was overtaken, see late.c. */
 typedef struct IdemLateEvent
 {
-	dlist_node	node;
-	uint64		batch;
-	int			index;
+	IdemStreamPlace place;		/* hash key */
+	dlist_node	node;			/* in the stream's list of all of them */
+	dlist_node	order_node;		/* among those of its key, or among those to
+								 * be settled */
 	bool		repeated;		/* it was parked when it was sent */
 	IdemSentEvent flight;
 	IdemFailure failure;		/* its answer, if it was not acked */
@@ -251,8 +252,17 @@ typedef struct IdemStream
 	int			nunanswered;	/* those of them without an answer */
 	uint64		next_batch;
 
-	dlist_head	late;			/* IdemLateEvent */
+	dlist_head	late;			/* IdemLateEvent, of which late_keys has those
+								 * that wait, and late_fresh those to be
+								 * settled */
 	int			nlate;
+	HTAB	   *late_events;	/* by place; NULL: none since the program
+								 * started */
+	HTAB	   *late_keys;
+	dlist_head	late_fresh;
+	bool		news;			/* since settle.c last looked at what is in
+								 * flight, answers have come, or events have
+								 * become late */
 	IdemClock	late_look_at;	/* look for late events then */
 	IdemStreamPlace accepted;	/* the last place of an event that was acked */
 	IdemStreamPlace accepted_before;	/* the same at the last look */
@@ -318,15 +328,20 @@ extern int	idem_batch_stepwise(const IdemStream *stream);
 
 extern IdemBatch *idem_batch_oldest(IdemStream *stream);	/* NULL: none */
 
-/* The oldest batch with an event that has no answer.  NULL: none. */
-extern IdemBatch *idem_batch_waiting(IdemStream *stream);
-
-/* The oldest batch with an event that is not settled.  NULL: none. */
-extern IdemBatch *idem_batch_unsettled(IdemStream *stream);
 extern IdemBatch *idem_batch_find(IdemStream *stream, uint64 no);	/* NULL: none */
 
-/* The oldest batch that the sink has not committed yet.  NULL: none. */
-extern IdemBatch *idem_batch_uncommitted(IdemStream *stream);
+/*
+ * The oldest batch that lacks something: the answer to an event; the settling of an event; the
+ * sink's commit.  NULL: none.
+ */
+typedef enum IdemBatchLack
+{
+	IDEM_BATCH_UNANSWERED,
+	IDEM_BATCH_UNSETTLED,
+	IDEM_BATCH_UNCOMMITTED
+} IdemBatchLack;
+
+extern IdemBatch *idem_batch_lacking(IdemStream *stream, IdemBatchLack lack);
 
 /*
  * The parked_ids of the batch's events with that outcome (0: of all events);
@@ -359,13 +374,23 @@ extern bool idem_late_is(const IdemStream *stream, const IdemBatch *batch, int i
 extern IdemClock idem_late_next_at(IdemStream *stream);
 
 /*
- * The event is late, and stands parked: take it out of the window.  ..._find: NULL, it is not
- * late.  ..._remove: it has its answer.  ..._retake: the index was loaded anew.
+ * The event is late, and stands parked: take it out of the window.  ..._forget: the stream
+ * has no program any more, and frees run_cxt.  ..._find: NULL, it is not
+ * late.  ..._blocks: is an event of the key late that is before this place and has no answer?
+ * ..._retake: the index was loaded anew.
  */
 extern void idem_late_add(IdemStream *stream, IdemBatch *batch, int index);
+extern void idem_late_forget(IdemStream *stream);
 extern IdemLateEvent *idem_late_find(IdemStream *stream, uint64 batch, int index);
-extern void idem_late_remove(IdemStream *stream, IdemLateEvent *late);
+extern bool idem_late_blocks(const IdemStream *stream, uint64 key, uint64 batch, int index);
 extern void idem_late_retake(IdemStream *stream);
+
+/*
+ * The late event has its answer.  late_fresh gets it, and those that waited for it, as soon as no
+ * earlier event of their key lacks one.  ..._remove: an event of late_fresh is settled.
+ */
+extern void idem_late_answered(IdemStream *stream, IdemLateEvent *late);
+extern void idem_late_remove(IdemStream *stream, IdemLateEvent *late);
 
 /* How far the relay has come: rows of the log of positions */
 

@@ -59,7 +59,7 @@ create(IdemRelay *relay)
 	stream->look = IDEM_LOOK_WITH_ROOM;
 	stream->parked_dirty = true;
 	dlist_init(&stream->batches);
-	dlist_init(&stream->late);
+	idem_late_forget(stream);
 }
 
 /* Allocate what only a relay with a program needs. */
