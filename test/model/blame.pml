@@ -4,8 +4,9 @@
  *
  * Models src/relay/blame.c, and the choice of what is sent in src/relay/stream/send.c.
  * A relay sends one event at a time; a target accepts or refuses it; each verdict is one
- * step.  Numbers of verdicts are made small after each verdict: only their order
- * counts.
+ * step.  With "late" the answer to an event may be late (late.c): the target has decided, the
+ * verdict comes at some later step, and others are sent meanwhile.  Numbers of verdicts are made
+ * small after each verdict: only their order counts.
  *
  * Bounds: N keys, each with EACH events, one after the other; the event of key 0 is bad:
  * it is refused whether the target is up or not, for ever.  The target is down OUTAGES
@@ -25,6 +26,7 @@
 /* BOUNDS outages: three keys, two outages */
 /* BOUNDS crash: three keys, an outage, a crash */
 /* BOUNDS lanes: two destinations, an outage of one or of both */
+/* BOUNDS late: three keys, an outage, answers that are late */
 /* MUTANT own_key: an acceptance of the event's own key is evidence */
 /* MUTANT other_forgotten: only the newest acceptance is kept */
 /* MUTANT mark_at_count: only a counted refusal is marked */
@@ -37,6 +39,9 @@
 /* MUTANT never_opens: the breaker stays closed */
 /* MUTANT lanes_mixed in lanes: an acceptance of another destination is evidence */
 /* MUTANT lane_holds_all in lanes: refusals of one destination open the breaker of all */
+/* MUTANT late_probed in late: an event without an answer is probed, too */
+/* MUTANT late_holds in late: nothing is sent while an answer is late */
+/* MUTANT late_dated in late: a late refusal counts as of the moment of its event's sending */
 /* REACH opened: the breaker is open */
 /* REACH closed: the breaker was closed by an acceptance */
 /* REACH counted_twice: two refusals of the bad event count */
@@ -45,6 +50,8 @@
 /* REACH remembered in crash: a refusal counts after the crash */
 /* REACH one_down in lanes: one destination is down, and the other one has its events */
 /* REACH all_down in lanes: the other one is refused, too, and all is held */
+/* REACH late_counts in late: a refusal counts that was decided while the target was down, and came late */
+/* REACH late_closes in late: a late acceptance closes the breaker */
 
 #if defined(BOUNDS_lanes)
 #define LANES 2
@@ -53,7 +60,12 @@
 #define LANES 1
 #define LANE(k) 0
 #endif
-#if defined(BOUNDS_lanes)
+#if defined(BOUNDS_late)
+#define LATE 1
+#else
+#define LATE 0
+#endif
+#if defined(BOUNDS_lanes) || defined(BOUNDS_late)
 #define OUTAGES 1
 #define CRASHES 0
 #elif defined(BOUNDS_crash)
@@ -82,6 +94,7 @@ bool open;
 byte ended[N];
 bool resting[N];
 byte last = N;					/* the key that was probed last */
+byte late[N];					/* the answer that is late: 1 acceptance, 2 a definite no, 3 another refusal */
 
 bool down;
 bool lanedown;					/* lane 0 only */
@@ -96,10 +109,11 @@ byte othersknown[N];			/* the same, since the crash */
 byte burnt[N];					/* refusals that counted since the last acceptance */
 byte truerow, truekeys;
 byte counts;					/* refusals of the bad event that counted */
-bool was_closed, was_first, was_alone, was_remembered;
+bool was_closed, was_first, was_alone, was_remembered, was_late, was_closed_late;
+bool answering;					/* the verdict at hand was late */
 bool up[LANES];					/* the newest verdict of the lane is acceptance */
 
-bool counts_without_evidence, evidence_ignored, blamed_twice, opened_early, not_opened, others_held;
+bool counts_without_evidence, evidence_ignored, blamed_twice, opened_early, not_opened, others_held, sent_twice;
 #define must(name, condition) if :: !(condition) -> name = true; assert(!name) :: else fi
 
 #define LEFT(k) (k == 0 || ended[k] < EACH)
@@ -190,7 +204,9 @@ inline accept(k)
 #endif
 	acc_key[LANE(k)] = k;
 	acc_newest[LANE(k)] = verdicts;
+	must(sent_twice, ended[k] < EACH);
 	was_closed = was_closed || open;
+	was_closed_late = was_closed_late || (open && answering);
 	open = false;
 	named[LANE(k)] = true;
 	up[LANE(k)] = true;
@@ -248,6 +264,7 @@ inline refuse(k, rejected)
 	was_first = was_first || (counted && !refused[k]);
 	was_alone = was_alone || (counted && alone && !truth);
 	was_remembered = was_remembered || (counted && crashed && refused[k]);
+	was_late = was_late || (counted && answering && k > 0 && !down);
 	counts = (counted && k == 0 && counts < 2 -> counts + 1 : counts);
 
 	verdicts++;
@@ -300,16 +317,37 @@ inline refuse(k, rejected)
 }
 
 /* Does the relay send the key's event now? */
-#define DUE(k) (LEFT(k) && !resting[k])
+#ifdef MUTANT_late_probed
+#define IS_LATE(k) false
+#else
+#define IS_LATE(k) (late[k] != 0)
+#endif
+#define DUE(k) (LEFT(k) && !resting[k] && late[k] == 0)
 #define ANY_DUE (DUE(0) || DUE(1) || DUE(2))
-#define ANOTHER(k) ((k != 0 && LEFT(0)) || (k != 1 && LEFT(1)) || (k != 2 && LEFT(2)))
+#define CAN_BE_SENT(k) (LEFT(k) && !IS_LATE(k))
+#define ANOTHER(k) ((k != 0 && CAN_BE_SENT(0)) || (k != 1 && CAN_BE_SENT(1)) || (k != 2 && CAN_BE_SENT(2)))
 #ifdef MUTANT_same_key_probed
 #define PROBED(k) (k == 0)
 #else
-#define PROBED(k) (LEFT(k) && (k != last || !ANOTHER(k)))
+#define PROBED(k) (CAN_BE_SENT(k) && (k != last || !ANOTHER(k)))
 #endif
 #define FRESH(k) (FEW(keys) && DUE(k) && !refused[k])
-#define SENT(k) (open -> (FRESH(k) || PROBED(k)) : DUE(k))
+#ifdef MUTANT_late_holds
+#define MAY_SEND (late[0] == 0 && late[1] == 0 && late[2] == 0)
+#else
+#define MAY_SEND true
+#endif
+#define SENT(k) (MAY_SEND && (open -> (FRESH(k) || PROBED(k)) : DUE(k)))
+
+#define IS_UP(k) (k > 0 && !down && !(lanedown && LANE(k) == 0))
+
+/* Nothing is late that is sent to a target that is held. */
+#define MAY_BE_LATE(k) (LATE && k < N && !open)
+#ifdef MUTANT_late_dated
+#define note_sending(k) mark[k] = verdicts
+#else
+#define note_sending(k) skip
+#endif
 
 active proctype relay()
 {
@@ -326,11 +364,18 @@ active proctype relay()
 		fi;
 		if
 		:: k == N -> d_step { resting[0] = false; resting[1] = false; resting[2] = false }
-		:: k < N && k > 0 && !down && !(lanedown && LANE(k) == 0) -> d_step { accept(k) }
-		:: k < N && (k == 0 || down || (lanedown && LANE(k) == 0)) ->
+		:: k < N && IS_UP(k) -> d_step { accept(k) }
+		:: k < N && !IS_UP(k) ->
 			if
 			:: d_step { refuse(k, true) }
 			:: d_step { refuse(k, false) }
+			fi
+		:: MAY_BE_LATE(k) ->
+			note_sending(k);
+			if
+			:: IS_UP(k) -> late[k] = 1
+			:: !IS_UP(k) -> late[k] = 2
+			:: !IS_UP(k) -> late[k] = 3
 			fi
 		fi;
 		k = 0;
@@ -342,6 +387,43 @@ active proctype relay()
 	}
 	od
 }
+
+#if LATE
+#define comes(k) late[k] != 0 -> d_step { \
+	answering = true; \
+	x = late[k]; \
+	late[k] = 0; \
+	if \
+	:: x == 1 -> x = 0; accept(k) \
+	:: x == 2 -> x = 0; refuse(k, true) \
+	:: x == 3 -> x = 0; refuse(k, false) \
+	fi; \
+	answering = false; \
+	alone = false; evidence = false; counted = false; truth = false; was_lopen = false }
+
+/* Answers that are late come at last, but those of the bad event, which may hang for ever. */
+active proctype receiver()
+{
+	byte x;
+	bool alone, evidence, counted, truth, was_lopen;
+
+	do
+	:: atomic { comes(1) }
+	:: atomic { comes(2) }
+	od
+}
+
+active proctype bad_receiver()
+{
+	byte x;
+	bool alone, evidence, counted, truth, was_lopen;
+
+	do
+	:: atomic { comes(0) }
+	:: break
+	od
+}
+#endif
 
 active proctype target()
 {
@@ -395,6 +477,10 @@ active proctype server()
 #define REACHED (lopen[0] && !open && ended[LANES] == EACH)
 #elif defined(REACH_all_down)
 #define REACHED (lopen[0] && inrow[LANES - 1] && open)
+#elif defined(REACH_late_counts)
+#define REACHED was_late
+#elif defined(REACH_late_closes)
+#define REACHED was_closed_late
 #endif
 #ifdef REACHED
 active proctype reach()

