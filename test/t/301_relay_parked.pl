@@ -65,7 +65,8 @@ sub tries
 {
 	my ($file, $type) = @_;
 
-	return scalar grep { ($_->{event_type} // '') eq $type } IdemRelay::received($file);
+	# An event that the sink passes over, since it has not heard of the settling of a later one, is not tried.
+	return scalar grep { ($_->{event_type} // '') eq $type && ($_->{outcome} // '') ne 'skipped' } IdemRelay::received($file);
 }
 
 sub dead
