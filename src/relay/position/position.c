@@ -449,15 +449,18 @@ form_nth(TupleDesc desc, const void *rows, int i, int64 id)
 	return form_row(desc, &numbered);
 }
 
-/* The first row of a table, the marker, is a tick of the newest snapshot. */
+/*
+ * The first row of a table, the marker, is a tick of the newest snapshot.  Its time is taken
+ * behind the snapshot: what was enqueued later, the snapshot does not see.
+ */
 static HeapTuple
 form_marker(TupleDesc desc, int64 id)
 {
 	IdemPositionRow marker = {.id = id, .relay_id = IDEM_TICK_RELAY,
-		.kind = IDEM_POSITION_TICK, .fresh = IDEM_FRESH_CONFIRMED,
-	.at = GetCurrentTimestamp()};
+	.kind = IDEM_POSITION_TICK, .fresh = IDEM_FRESH_CONFIRMED};
 
 	marker.pos.base = idem_snap_current();
+	marker.at = GetCurrentTimestamp();
 	return form_row(desc, &marker);
 }
 
