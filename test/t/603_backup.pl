@@ -5,7 +5,8 @@
 # the page backs up.  A block ```sql NAME runs in the database "shop" of that server,
 # a block ```sh with the connections and directories of the test.  A block is repeated
 # until it prints the block ```text that follows.  After each restore each
-# event has had its effect once, and a copy has published nothing.
+# event has had its effect once, and a copy has published nothing.  The servers have
+# another extension, "ledger", whose trigger enqueues.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,6 +19,29 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 my $page = slurp_file("$FindBin::RealBin/../../doc/howto/backup.md");
+my $files = PostgreSQL::Test::Utils::tempdir();
+
+# A copy of the stage, with the files of the extension "ledger"
+{
+	my $stage = $ENV{IDEM_STAGE_LIBDIR} =~ s/\Q$ENV{IDEM_PKGLIBDIR}\E$//r;
+	my $extensions = "$files/stage$ENV{IDEM_SHAREDIR}/extension";
+
+	system_or_bail('cp', '-R', $stage, "$files/stage");
+	append_to_file("$files/extension.conf", IdemTest::extension_conf('IDEM_EXTENSION_CONF') =~ s/\Q$stage\E/$files\/stage/gr);
+	append_to_file("$extensions/ledger.control", "default_version = '1.0'\nrequires = 'idempotency'\nschema = 'ledger'\nrelocatable = false\n");
+	append_to_file("$extensions/ledger--1.0.sql", <<'END');
+CREATE TABLE ledger.entries (id int PRIMARY KEY);
+SELECT pg_catalog.pg_extension_config_dump('ledger.entries', '');
+CREATE FUNCTION ledger.tell() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM idempotency.outbox_enqueue('entry', NEW.id::text, 'Booked', '{}');
+	RETURN NULL;
+END $$;
+CREATE TRIGGER tell AFTER INSERT ON ledger.entries FOR EACH ROW EXECUTE FUNCTION ledger.tell();
+END
+}
+local $ENV{IDEM_EXTENSION_CONF} = "$files/extension.conf";
+
 # No relay becomes idle while a slow machine comes to the next block.
 my $conf = "idempotency.publish_as = 'shop'\nidempotency.sink_idle_timeout = '10min'\n";
 my $old = IdemTest::cluster('old', allows_streaming => 1, start => 0, conf => $conf);
@@ -25,7 +49,6 @@ $old->enable_archiving;
 $old->start;
 my $new = IdemTest::cluster('new', extension => 0, conf => $conf);
 my $warehouse = IdemTest::cluster('warehouse');
-my $files = PostgreSQL::Test::Utils::tempdir();
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $restored = "$files/restored";
 my %servers = (
@@ -205,6 +228,16 @@ command_ok([ 'pg_dump', '-U', 'reader', '-f', 'read.sql', '-d', $old->connstr('s
 enqueue('shop-db', 3);
 effects('shop-db', 8, 8, 'after the dump');
 
+$old->safe_psql('postgres', 'CREATE DATABASE books');
+$old->safe_psql('books', <<'END');
+SET client_min_messages = warning;
+CREATE EXTENSION ledger CASCADE;
+INSERT INTO ledger.entries SELECT generate_series(1, 5);
+END
+my $booked = q{SELECT event_id, aggregate_id FROM idempotency.outbox_events ORDER BY event_id};
+my $events = $old->safe_psql('books', $booked);
+command_ok([ 'pg_dump', '-Fc', '-f', 'books.dump', '-d', $old->connstr('books') ], 'a dump with events of a trigger');
+
 # A base backup beside the live server.  The copy has an event of its own.
 run_part('Base backup');
 enqueue('restored-db', 1);
@@ -232,5 +265,11 @@ stop_restored();
 run_part('Restore a dump');
 enqueue('new-db', 1);
 effects('new-db', 6, 17, 'after the restore');
+
+# A dump with a table whose trigger enqueues as soon as the extension is there
+run_part('Another extension that enqueues');
+is($new->safe_psql('books', $booked), $events, 'the restored events are those that were dumped');
+$new->safe_psql('books', 'INSERT INTO ledger.entries VALUES (6)');
+is($new->safe_psql('books', q{SELECT count(*), count(DISTINCT event_id) FROM idempotency.outbox_events}), '6|6', 'the trigger is on again');
 $_->stop foreach $new, $warehouse;
 done_testing();
