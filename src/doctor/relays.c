@@ -236,7 +236,7 @@ remedy_of(IdemRelayState state, const char *relay)
 		case IDEM_RELAY_UNADOPTED:
 			return psprintf("Make sure that the server that this one is a copy of does not publish any more; then, as the relay's owner, SELECT idempotency.relay_adopt(%s).", name);
 		case IDEM_RELAY_DIVERGED:
-			return psprintf("Read \"diverged\" under States in doc/reference/relay.md first: target and database differ. Then, as the relay's owner, SELECT idempotency.relay_adopt(%s).", name);
+			return psprintf("Read \"diverged\" under States in doc/reference/relay.md first: target and database differ. Then, as the relay's owner, SELECT idempotency.relay_adopt(%s); if the target was set back, SELECT idempotency.relay_replay(%s, since => '-infinity') as well, without which it does not get again what it lost.", name, name);
 		case IDEM_RELAY_FENCED:
 			return psprintf("Find the other server that publishes as this relay, and stop one of the two. To let this one go on: SELECT idempotency.relay_resume(%s).", name);
 		case IDEM_RELAY_HALTED:

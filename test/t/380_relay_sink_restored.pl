@@ -4,7 +4,8 @@
 # A sink is restored from a backup that was made while its relay was behind and an event
 # was parked.  The statements of doc/patroni-pgbouncer.md, "After the sink was set back", as
 # they stand there, bring everything that the backup lacks: also what was enqueued before the
-# backup and delivered after it.
+# backup and delivered after it.  A relay that was only behind, to a sink that stores
+# positions, sends all of that again by itself.
 
 use strict;
 use warnings FATAL => 'all';
@@ -20,6 +21,9 @@ my $dir = IdemRelay::sink_directory();
 my $node = IdemTest::cluster('main', conf => "idempotency.sink_directory = '$dir'\n");
 my $target = IdemTest::cluster('target', extension => 0);
 my $files = PostgreSQL::Test::Utils::tempdir();
+# To a database that stores positions, to a receiver that does not, and to one that does and refuses nothing
+my @relays = qw(copied posted stored);
+my %file = map { $_ => "$dir/$_.log" } qw(posted stored);
 my $log = "(TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1)";
 
 # The indented blocks of the page's section, without their indentation
@@ -40,7 +44,7 @@ sub enqueue
 {
 	my ($type) = @_;
 
-	$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$_', '$type', '$type', '1')") foreach qw(copied posted);
+	$node->safe_psql('postgres', "SELECT idempotency.outbox_enqueue('$_', '$type', '$type', '1')") foreach @relays;
 	return;
 }
 
@@ -52,24 +56,32 @@ sub got
 	return $target->safe_psql('sink', "SELECT count(*) FROM got WHERE event_type = '$type'");
 }
 
-# Both sinks have the event, the restored database once.
+# All sinks have the event, the database once.
 sub arrives
 {
-	my ($file, $type) = @_;
+	my ($type) = @_;
 
-	IdemRelay::arrives($file, $type);
+	IdemRelay::arrives($file{$_}, $type) foreach sort keys %file;
 	return IdemRelay::wait_until("$type is copied once", sub { got($type) == 1 });
 }
 
-sub on_both
+sub stop_relays
 {
-	my ($command) = @_;
+	my (@names) = @_;
 
-	$node->safe_psql('postgres', "SELECT idempotency.$command('$_')") foreach qw(copied posted);
+	$node->safe_psql('postgres', "SELECT idempotency.relay_pause('$_')") foreach @names;
+	IdemRelay::wait_state($node, $_, 'paused') foreach @names;
 	return;
 }
 
-# A database that stores positions, with the extension; and a receiver that does not
+sub resume_relays
+{
+	my (@names) = @_;
+
+	$node->safe_psql('postgres', "SELECT idempotency.relay_resume('$_')") foreach @names;
+	return;
+}
+
 $target->safe_psql('postgres', 'CREATE DATABASE sink');
 IdemTest::create_extension($target, 'sink');
 $target->safe_psql('sink', <<'END');
@@ -85,11 +97,11 @@ BEGIN
 END $$;
 END
 IdemRelay::prepared_postgres_server($node, 'target', $target, 'sink', 'public.take');
-my $file = "$dir/posted.log";
-IdemRelay::pytest_server($node, 'receiver', $file, retry_type => 'Parked');
+IdemRelay::pytest_server($node, 'receiver', $file{posted}, retry_type => 'Parked');
+IdemRelay::pytest_server($node, 'store', $file{stored}, position => 'on');
 $node->safe_psql('postgres', <<'END');
 SELECT idempotency.relay_create(relay, server, aggregate_types => ARRAY[relay], min_backoff => '1 h', max_backoff => '1 h')
-	FROM (VALUES ('copied', 'target'), ('posted', 'receiver')) AS r (relay, server);
+	FROM (VALUES ('copied', 'target'), ('posted', 'receiver'), ('stored', 'store')) AS r (relay, server);
 END
 
 # Before the backup: one event is delivered, one is parked, one waits behind a pause, and more
@@ -99,9 +111,9 @@ foreach my $relay (qw(copied posted))
 {
 	IdemRelay::wait_until("an event of $relay is parked", sub { IdemRelay::stat($node, $relay, 'retrying') eq '1' });
 }
-arrives($file, 'Passed');
-on_both('relay_pause');
-IdemRelay::wait_state($node, $_, 'paused') foreach qw(copied posted);
+arrives('Passed');
+IdemRelay::arrives($file{stored}, 'Parked');
+stop_relays(@relays);
 enqueue('Behind');
 $node->safe_psql('postgres', <<'END');
 SELECT count(*) FROM generate_series(1, 10) i, LATERAL idempotency.outbox_enqueue_many('other',
@@ -115,27 +127,30 @@ END
 # The backup, and what is delivered after it
 my @sink = ('-h', $target->host, '-p', $target->port);
 command_ok([ 'pg_dump', @sink, '-Fc', '-f', "$files/sink.dump", 'sink' ], 'the backup of the sink');
-copy($file, "$files/posted.log") or die "could not copy: $!";
+copy($file{$_}, "$files/$_.log") or die "could not copy: $!" foreach sort keys %file;
 $target->safe_psql('sink', 'TRUNCATE refused');
 $node->safe_psql('postgres', 'ALTER SERVER receiver OPTIONS (DROP retry_type)');
-on_both('relay_resume');
+resume_relays(@relays);
 $node->safe_psql('postgres', q{SELECT idempotency.relay_replay(aggregate_type, event_id => event_id)
-	FROM idempotency.outbox_events WHERE event_type = 'Parked'});
-arrives($file, $_) foreach qw(Parked Behind);
+	FROM idempotency.outbox_events WHERE event_type = 'Parked' AND aggregate_type <> 'stored'});
+arrives($_) foreach qw(Parked Behind);
 enqueue('After');
-arrives($file, 'After');
+arrives('After');
 
 # The sinks are restored
-$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('posted')});
-IdemRelay::wait_state($node, 'posted', 'paused');
-copy("$files/posted.log", $file) or die "could not copy: $!";
-$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('posted')});
+stop_relays(qw(posted stored));
+copy("$files/$_.log", $file{$_}) or die "could not copy: $!" foreach sort keys %file;
+resume_relays(qw(posted stored));
+IdemRelay::arrives($file{stored}, $_) foreach qw(Behind After);
+is(join(' ', map { IdemRelay::came($file{stored}, $_) } qw(Passed Parked Behind After)), '1 1 1 1', 'by itself each comes once');
 $target->safe_psql('postgres', 'DROP DATABASE sink WITH (FORCE)');
 $target->safe_psql('postgres', 'CREATE DATABASE sink');
 command_ok([ 'pg_restore', @sink, '--single-transaction', '-d', 'sink', "$files/sink.dump" ], 'the restore of the sink');
 $target->safe_psql('sink', 'TRUNCATE refused');
-$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('copied')});
+resume_relays('copied');
 IdemRelay::wait_state($node, 'copied', 'diverged');
+like($node->safe_psql('postgres', q{SELECT remedy FROM idempotency.doctor() WHERE finding LIKE '%copied%'}),
+	qr/relay_adopt\('copied'\).*relay_replay\('copied', since => '-infinity'\)/, 'doctor() says that it takes a replay, too');
 is(join(' ', map { got($_) } qw(Passed Parked Behind After)), '1 0 0 0', 'the restored sink lacks three events');
 
 # The oldest event that the sink lacks: the parked one
@@ -154,16 +169,16 @@ $node->safe_psql('postgres', block(qr/relay_adopt/));
 
 # The other one, since the time that was found
 $node->safe_psql('postgres', "SELECT idempotency.relay_replay('posted', since => '$time')");
-arrives($file, $_) foreach qw(Passed Parked Behind After);
+arrives($_) foreach qw(Passed Parked Behind After);
 
 # And from the start: all comes once more
 (my $replay = block(qr/\A[^;]*relay_replay[^;]*;\n\z/)) =~ s/copied/posted/;
-my %before = map { $_ => IdemRelay::came($file, $_) } qw(Passed Parked Behind After);
+my %before = map { $_ => IdemRelay::came($file{posted}, $_) } qw(Passed Parked Behind After);
 $node->safe_psql('postgres', $replay);
-IdemRelay::arrives($file, $_, $before{$_} + 1) foreach sort keys %before;
+IdemRelay::arrives($file{posted}, $_, $before{$_} + 1) foreach sort keys %before;
 is($target->safe_psql('sink', 'SELECT count(*), count(DISTINCT event_id) FROM got'), '4|4', 'claims let no event in twice');
 enqueue('Last');
-arrives($file, 'Last');
+arrives('Last');
 
 $node->stop;
 $target->stop;
