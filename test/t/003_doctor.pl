@@ -13,7 +13,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = IdemTest::cluster('main', conf => "fsync = on\nmax_connections = 30\n");
+my $node = IdemTest::cluster('main', allows_streaming => 1, conf => "fsync = on\nmax_connections = 30\n");
 
 sub sql
 {
