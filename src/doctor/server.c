@@ -119,7 +119,7 @@ idem_doctor_versions(IdemDoctor *d)
 						"Run CREATE EXTENSION pgcrypto as a superuser.");
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK,
-						psprintf("PostgreSQL %s, idempotency %s, pgcrypto %s", PG_VERSION, ours, pgcrypto), NULL);
+						psprintf("PostgreSQL %s, idempotency %s, pgcrypto %s", GetConfigOption("server_version", false, false), ours, pgcrypto), NULL);
 }
 
 /* Settings */
