@@ -215,7 +215,7 @@ idem_doctor_programs(IdemDoctor *d)
 			continue;
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("sink program \"%s\" of relay \"%s\" is not installed", c->program, c->name),
-						psprintf("Install the package %s, or put the program into idempotency-sinks beside the library, or into the directory of idempotency.sink_directory.", c->program));
+						idem_process_missing_remedy(c->program));
 	}
 	if (readable && !d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK, psprintf("installed: %s; not installed: %s", kinds(true), kinds(false)), NULL);

@@ -160,6 +160,8 @@ like(faults('pytest'), qr/^sink program: not supported/, 'a program that cannot 
 is(sql(q{SELECT ok IS NULL FROM idempotency.relay_check('pytest') WHERE what = 'sink program'}), 't', 'of which nobody knows');
 sql(q{ALTER SERVER pytest OPTIONS (SET program 'missing')});
 like(faults('pytest'), qr/^sink program: .* is not installed/, 'a program that is not installed');
+like(sql(q{SELECT remedy FROM idempotency.relay_check('pytest') WHERE what = 'sink program'}),
+	qr/^Install the package idempotency-sink-missing, or put the program into/, 'and what to do about it');
 sql(q{ALTER SERVER pytest OPTIONS (SET program 'null', DROP file)});
 is(faults('pytest'), '', 'one that is');
 

@@ -212,6 +212,9 @@ look_there(ReturnSetInfo *rsinfo, const IdemRelayConfig *c)
 			put_row(rsinfo, "sink program", false, false, "not supported: the program cannot look at its target",
 					"See stat_relay when the relay has run. Programs of this release can look.");
 			break;
+		case IDEM_LOOK_MISSING:
+			put(rsinfo, "sink program", false, how, idem_process_missing_remedy(c->program));
+			break;
 		case IDEM_LOOK_FAILED:
 			put(rsinfo, "sink program", false, how, "See the server log, and whether the target answers.");
 			break;

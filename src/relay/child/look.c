@@ -258,7 +258,7 @@ judge_end(const Looker *l, const char *program, char **how)
 	if (idem_process_was_missing(l->status, &l->output))
 	{
 		*how = idem_process_missing(program);
-		return IDEM_LOOK_FAILED;
+		return IDEM_LOOK_MISSING;
 	}
 	if (WIFEXITED(l->status) && WEXITSTATUS(l->status) == 0)
 		return l->nframes > 0 ? IDEM_LOOK_DONE : IDEM_LOOK_UNKNOWN;

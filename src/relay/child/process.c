@@ -139,6 +139,12 @@ idem_process_missing(const char *program)
 	return buf.data;
 }
 
+char *
+idem_process_missing_remedy(const char *program)
+{
+	return psprintf("Install the package %s, or put the program into idempotency-sinks beside the library, or into the directory of idempotency.sink_directory.", program);
+}
+
 /* Output */
 
 bool

@@ -176,10 +176,12 @@ extern bool idem_process_find(const char *program, IdemSpawn *spawn, char **prob
 
 /*
  * Was there no file to execute, judged by the program's end?  Then idem_process_missing
- * says what to install, and where it was looked for; palloc'd.
+ * says what to install, and where it was looked for, and idem_process_missing_remedy what
+ * to do; both palloc'd.
  */
 extern bool idem_process_was_missing(int status, const IdemOutput *output);
 extern char *idem_process_missing(const char *program);
+extern char *idem_process_missing_remedy(const char *program);
 
 /* "exited with status 2", "was terminated by signal 9"; palloc'd. */
 extern char *idem_process_describe_end(int status);
@@ -220,6 +222,7 @@ typedef enum IdemLookEnd
 {
 	IDEM_LOOK_DONE,				/* the program has said all */
 	IDEM_LOOK_UNKNOWN,			/* it does not know how to look */
+	IDEM_LOOK_MISSING,			/* it is not installed; *how says so, palloc'd */
 	IDEM_LOOK_FAILED			/* *how says why, palloc'd */
 } IdemLookEnd;
 
