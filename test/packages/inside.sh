@@ -89,6 +89,16 @@ programs_are_whole()
 	done
 }
 
+# The pages and the monitoring files are where the pages say, and not compressed.
+documents_are_whole()
+{
+	local path
+
+	for path in README.md doc src/packaging/monitoring; do
+		diff -r "/tmp/idempotency/$path" "/usr/share/doc/idempotency-doc/$path" || return 1
+	done
+}
+
 installed_version()
 {
 	dpkg-query -W -f '${db:Status-Status} ${Version}\n' "$@" | sort -u
@@ -157,6 +167,7 @@ mapfile -t ours < <(names /mnt/new)
 check "the lower version is installed" install_from /mnt/old
 check "the core needs nothing that the server does not" core_is_light
 check "each sink's program is there, and its libraries are" programs_are_whole
+check "the documents and the monitoring files are there" documents_are_whole
 check "the server preloads the library" start
 check "extension, three relays, a claim" set_up
 check "an event arrives" event 1
