@@ -184,6 +184,11 @@ finds('more consumers than are counted', 'counters', qr/^2 verdicts were counted
 	sub { sql("SELECT idempotency.claim_event('x', 'c4'), idempotency.release_event('x', 'c4')") foreach 1 .. 2 },
 	sub { $node->append_conf('postgresql.conf', "idempotency.max_counted_consumers = 4\n"); $node->restart;
 		sql("SELECT idempotency.claim_event('x', 'c$_'), idempotency.release_event('x', 'c$_')") foreach 1 .. 4 });
+# It restarts the server, so it comes before what is to stay open.
+finds('a synchronous standby that is away', 'relays', qr/^relay "works" has waited for synchronous standby since /, qr/or (take it out)/,
+	sub { sql(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'}); $node->restart; sql(q{SET synchronous_commit = local; SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+		IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.doctor() WHERE area = 'relays' AND NOT ok}) },
+	sub { configured('ALTER SYSTEM RESET synchronous_standby_names'); IdemTest::wait_for($node, q{SELECT lag_events = 0 FROM idempotency.stat_relay}) });
 $writer = open_transaction(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
 
 #
@@ -214,10 +219,6 @@ finds('a function that is gone', 'relays', qr/^relay "works" is misconfigured$/,
 	sub { sql('ALTER FUNCTION handle RENAME TO away'); sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}); IdemTest::wait_for($node, q{SELECT state = 'misconfigured' FROM idempotency.stat_relay}) },
 	sub { like(sql($_[0]), qr/function/, 'relay_check says that it is the function'); sql('ALTER FUNCTION away RENAME TO handle'); sql(q{SELECT idempotency.relay_alter('works', batch_events => 10)});
 		IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
-finds('a synchronous standby that is away', 'relays', qr/^relay "works" has waited for synchronous standby since /, qr/or (take it out)/,
-	sub { sql(q{ALTER SYSTEM SET synchronous_standby_names = 'nobody'}); $node->restart; sql(q{SET synchronous_commit = local; SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
-		IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.doctor() WHERE area = 'relays' AND NOT ok}) },
-	sub { configured('ALTER SYSTEM RESET synchronous_standby_names'); IdemTest::wait_for($node, q{SELECT lag_events = 0 FROM idempotency.stat_relay}) });
 sql(q{SELECT idempotency.outbox_enqueue('t', 'dead', 'E', '{"secret": "hunter2"}')});
 IdemTest::wait_for($node, 'SELECT dead = 1 FROM idempotency.stat_relay');
 my @dead = findings('relays');
