@@ -31,9 +31,9 @@ STEPS = """SELECT (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000000)
 # What a round has to show of each kind, once it has begun so many attempts: with fewer it would be chance.
 NEEDED = {"leases": {"completed": 0, "taken over": 50, "heartbeats": 50, "leases that found a recovery point": 100,
                      "lost to another holder": 150, "late effects outside, refused by their receiver": 500, "emptied from the log": 5000,
-                     "parked": 400, "answered dead": 100, "redriven": 200, "redriven all at once": 4000, "discarded": 2000},
+                     "parked": 400, "answered dead": 400, "redriven": 200, "redriven all at once": 4000, "discarded": 2000},
           "requests": {"completed": 0, "taken over": 50, "replays": 50, "mismatches": 50, "attempts at a recovery point": 150,
-                       "replays after a wait": 300, "lost to another holder": 400, "parked": 500, "answered dead": 200,
+                       "replays after a wait": 300, "lost to another holder": 400, "parked": 500, "answered dead": 500,
                        "redriven": 200, "redriven all at once": 1000, "discarded": 800, "attempts after a redrive": 200}}
 
 
