@@ -420,7 +420,7 @@ idem_doctor_store(IdemDoctor *d)
  */
 static const char *const additions[] = {
 	OF_TABLES("pg_catalog.format('trigger %1$I on table %2$s', g.tgname, q.t),"
-			  " CASE WHEN g.tgisinternal THEN pg_catalog.format('ALTER TABLE %1$s DROP CONSTRAINT %2$I;', q.t, k.conname)"
+			  " CASE WHEN k.oid IS NOT NULL THEN pg_catalog.format('ALTER TABLE %1$s DROP CONSTRAINT %2$I;', q.t, k.conname)"
 			  "  ELSE pg_catalog.format('DROP TRIGGER %1$I ON %2$s;', g.tgname, q.t) END",
 			  " JOIN pg_catalog.pg_trigger g ON g.tgrelid = c.oid LEFT JOIN pg_catalog.pg_constraint k ON k.oid = g.tgconstraint"
 			  " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_depend f WHERE f.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass"

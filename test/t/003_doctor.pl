@@ -144,6 +144,11 @@ foreach my $bad ('fsync off', 'full_page_writes off', 'zero_damaged_pages on', '
 }
 finds('a setting of the database', 'settings', qr/^idempotency\.durable_complete is off: /, qr/whether a configuration file, the database or the role sets it/,
 	sub { sql('ALTER DATABASE postgres SET idempotency.durable_complete = off') }, sub { sql('ALTER DATABASE postgres RESET idempotency.durable_complete') });
+if (sql(q{SELECT count(*) FROM pg_settings WHERE name = 'vacuum_defer_cleanup_age'}) eq '1')
+{
+	finds('a cleanup that is deferred', 'settings', qr/^vacuum_defer_cleanup_age is 5: /, qr/(ALTER SYSTEM RESET \S+);/,
+		sub { configured('ALTER SYSTEM SET vacuum_defer_cleanup_age = 5') }, sub { configured($_[0]) });
+}
 finds('a setting of a role', 'settings', qr/^idempotency\.durable_complete is off for role nobody: /, qr/^(ALTER ROLE nobody RESET \S+);/,
 	sub { sql('ALTER ROLE nobody SET idempotency.durable_complete = off') }, sub { sql($_[0]) });
 finds('a setting of a role in the database', 'settings', qr/^idempotency\.durable_complete is off for role nobody: /, qr/^(ALTER ROLE nobody IN DATABASE postgres RESET \S+);/,

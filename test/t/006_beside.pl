@@ -63,6 +63,13 @@ sql('CREATE TABLE theirs (i int)', q{SELECT test_trigger('theirs', 'on_change')}
 	q{SELECT test_trigger('idempotency_data.relay_parked', 'on_change')});
 is(sql(q{SELECT count(*) FROM pg_trigger WHERE tgname ~ '^made_in_c'}), '2', 'others may have it');
 
+# One that was made while nobody looked belongs to no constraint: doctor() says how to drop it
+sql('SET allow_system_table_mods = on', q{SELECT test_trigger('idempotency_data.outbox_segment_3', 'on_change')});
+my ($finding, $remedy) = split /\|/, sql(q{SELECT finding, remedy FROM idempotency.doctor() WHERE area = 'tables'});
+like($finding, qr/^trigger "?made_in_c\S* on table idempotency_data.outbox_segment_3: /, 'doctor finds a trigger made in C');
+sql($remedy =~ s/^As a superuser: //r);
+is(sql(q{SELECT ok FROM idempotency.doctor() WHERE area = 'tables'}), 't', 'and its remedy drops it');
+
 # Scripts
 append_to_file("$extensions/shop.control", "default_version = '1'\nrequires = 'idempotency'\n");
 foreach my $call (q{idempotency.relay_create('shop', 'handler')}, q{idempotency.consumer_create('shop')})
