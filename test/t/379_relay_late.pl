@@ -279,14 +279,24 @@ END
 	is(IdemRelay::stat($node, $relay, 'dead'), '0', "$relay: no dead letter");
 }
 
+# An event of the key "slow" hangs until it is late, and the two after it wait for it.
+# Meanwhile others arrive, in three rounds.
+sub late_before_two
+{
+	my ($event, $round) = @_;
+
+	ask('door', 'by_key', 0);
+	send_events('by_key', 'slow', [ $event, $event ]);
+	IdemRelay::wait_until('a request hangs', sub { ask('open', 'by_key') eq '1' });
+	others_arrive('by_key', $round, $round + 2);
+	wait_parked('by_key', 'in_flight 1');
+	send_events('by_key', 'slow', [ $event + 1, $event + 2 ]);
+	wait_parked('by_key', 'in_flight 1, waiting 2');
+	return;
+}
+
 # An answer that refuses a late event: it is tried again, and the key goes on in order.
-ask('door', 'by_key', 0);
-send_events('by_key', 'slow', [ 5, 5 ]);
-IdemRelay::wait_until('a request hangs', sub { ask('open', 'by_key') eq '1' });
-others_arrive('by_key', $rounds + 11, $rounds + 13);
-wait_parked('by_key', 'in_flight 1');
-send_events('by_key', 'slow', [ 6, 7 ]);
-wait_parked('by_key', 'in_flight 1, waiting 2');
+late_before_two(5, $rounds + 11);
 ask('door', 'by_key', 422);
 wait_parked('by_key', 'retry 1, waiting 2');
 is(sql(q{SELECT (attempts + deferrals > 0) || ' ' || sqlstate || ' ' || (first_failed_at IS NOT NULL)
@@ -298,13 +308,7 @@ wait_parked('by_key', '');
 
 # One event hangs, later events of its key wait, and the retry of another key's event hangs, too:
 # meanwhile ten others arrive, before the second is over after which the retry counts as late.
-ask('door', 'by_key', 0);
-send_events('by_key', 'slow', [ 8, 8 ]);
-IdemRelay::wait_until('a request hangs', sub { ask('open', 'by_key') eq '1' });
-others_arrive('by_key', $rounds + 14, $rounds + 16);
-wait_parked('by_key', 'in_flight 1');
-send_events('by_key', 'slow', [ 9, 10 ]);
-wait_parked('by_key', 'in_flight 1, waiting 2');
+late_before_two(8, $rounds + 14);
 my $beside = 0;
 IdemRelay::wait_until('others arrive while a retry hangs', sub {
 	$beside++;
