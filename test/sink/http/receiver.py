@@ -200,7 +200,7 @@ class Receiver:
         self.most = 0                       # requests without an answer, at most
         self.connections = 0
         self.reached = []                   # the address of each connection at this end
-        self.open = 0
+        self.open = 0                       # connections whose socket is open
         self.tls = tls
         self.tasks = set()
         self.loop = asyncio.new_event_loop()
@@ -234,10 +234,14 @@ class Receiver:
         except (OSError, ssl.SSLError, asyncio.IncompleteReadError):
             pass
         finally:
-            self.open -= 1
             self.tasks.discard(asyncio.current_task())
             with contextlib.suppress(OSError, RuntimeError):
                 writer.close()
+            # close() leaves the socket to the loop's next turn
+            self.loop.call_soon(self._ended)
+
+    def _ended(self):
+        self.open -= 1
 
     async def talk(self, c):
         while not c.closing:

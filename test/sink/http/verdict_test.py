@@ -129,18 +129,21 @@ def test_broken_answers():
 
 
 def test_odd_answers_that_are_answers():
-    def check(answer, outcome):
+    def check(answer, outcome, ends=False):
         with Receiver(lambda r: answer) as there, sink(there, timeout=60000) as w:
             for key in "ab":
                 got = w.one(key=key)
                 assert got.outcome == outcome, (outcome, got)
+                if ends:
+                    # a request that passes the end of its connection has no answer
+                    until(lambda: there.open, lambda: there.open == 0)
     at_once(check, [
         (misbehave.continues(1), "acked"), (misbehave.continues(5), "acked"), (misbehave.continues(1, 503), "retry"),
         (misbehave.continues(2, 200, 103), "acked"), (misbehave.continues(1, 400), "rejected"),
         (misbehave.after(1), "acked"), (misbehave.trickle(200, 0.0005), "acked"),
-        (misbehave.closed_behind(), "acked"), (misbehave.closed_behind(503), "retry"),
+        (misbehave.closed_behind(), "acked", True), (misbehave.closed_behind(503), "retry", True),
         # no Connection: close, and no length: the body ends with the connection
-        (raw(head(200) + b"delivered", end="close"), "acked"),
+        (raw(head(200) + b"delivered", end="close"), "acked", True),
         (raw(head(200, "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\nX-Trailer: 1\r\n\r\n"), "acked"),
         (raw(b"HTTP/1.1 200\r\nContent-Length: 0\r\n\r\n"), "acked"),
         (raw(head(200, *(f"X-{i}: {'x' * 100}" for i in range(100)), "Content-Length: 0")), "acked"),
