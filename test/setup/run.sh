@@ -18,9 +18,9 @@
 #	ALLOW_OFFLINE=1								name, but do not count, a test whose
 #												input cannot be fetched
 #
-# Areas run one after another, in three rows beside each other: those that only compute,
-# with the processor that is left over (COMPUTING), those that mostly wait (IDLING), and
-# the others.  Each test counts once as passed or failed; a TAP file counts by its
+# Areas run one after another, in rows beside each other: two rows of those that only
+# compute, with the processor that is left over (COMPUTING), one of those that mostly wait
+# (IDLING), and the others.  Each test counts once as passed or failed; a TAP file counts by its
 # top-level checks.  A test that could not be run is a failure,
 # never a skip.  A test that failed leaves its diffs or its output in
 # build/test-output, and at the end of this script's output.
@@ -38,11 +38,12 @@ ALL_AREAS="compile lint regress isolation tap sink model random real clients"
 MORE_AREAS="update"
 # These areas need no build of the extension for the server under test.
 BUILD_FREE=" compile lint model "
-# These areas compute all the time, and neither wait nor write into the tree.
-COMPUTING=" compile lint model "
+# Rows of areas that compute all the time, and neither wait nor write into the tree.  One
+# row would be the last to end, on one core.
+COMPUTING=("compile lint" "model")
 # These areas wait for servers of their own nearly all the time.  One after another, in
 # this order, they run beside those that use the processor better.
-IDLING=" sink random real clients "
+IDLING="sink random real clients"
 # The longest TAP tests begin first, so that the last ones end together.
 TAP_FIRST="103_claim_storm 326_relay_wakeup 003_doctor 378_relay_waiting 367_relay_databases_turns
 369_relay_set_back 345_relay_hot_key 703_security_locks 372_relay_truth 370_sink_postgres_blame 111_store_dump
@@ -680,36 +681,34 @@ if needs_build; then
 	pass build
 	copy_tests
 fi
-computing=()
-idling=()
-others=()
+others=
 for area in $areas; do
-	case "$COMPUTING+$IDLING" in
-		*" $area "*+*) computing+=("$area") ;;
-		*+*" $area "*) idling+=("$area") ;;
-		*) others+=("$area") ;;
-	esac
+	[[ " ${COMPUTING[*]} $IDLING " == *" $area "* ]] || others+=" $area"
 done
-# A row that is alone shows what it does at once.
-if [ ${#idling[@]} = 0 ] && [ ${#others[@]} = 0 ]; then
-	others=("${computing[@]}")
-	computing=()
-elif [ ${#computing[@]} = 0 ] && [ ${#others[@]} = 0 ]; then
-	others=("${idling[@]}")
-	idling=()
-fi
-if [ ${#computing[@]} -gt 0 ]; then
-	counted_job computing run_nicely "${computing[@]}" &
-	beside+=" $!"
-fi
-if [ ${#idling[@]} -gt 0 ]; then
-	counted_job idling run_areas "${idling[@]}" &
-	beside+=" $!"
-fi
-run_areas ${others[@]+"${others[@]}"}
+rows=()
+for row in "${COMPUTING[@]}" "$IDLING"; do
+	asked=
+	for area in $areas; do
+		[[ " $row " != *" $area "* ]] || asked+=" $area"
+	done
+	# A row that is alone shows what it does at once.
+	if [ "$asked" = " $areas" ]; then
+		others=$asked
+	elif [ -n "$asked" ]; then
+		runner=run_nicely
+		[ "$row" != "$IDLING" ] || runner=run_areas
+		# shellcheck disable=SC2086 # a list
+		counted_job "row-${#rows[@]}" "$runner" $asked &
+		beside+=" $!"
+		rows+=("$asked")
+	fi
+done
+# shellcheck disable=SC2086 # a list
+run_areas $others
 # shellcheck disable=SC2086 # a list
 [ -z "$beside" ] || wait $beside
-[ ${#computing[@]} = 0 ] || job_result computing || fail "ended without a result: ${computing[*]}"
-[ ${#idling[@]} = 0 ] || job_result idling || fail "ended without a result: ${idling[*]}"
+for row in ${rows[@]+"${!rows[@]}"}; do
+	job_result "row-$row" || fail "ended without a result:${rows[row]}"
+done
 [ "$failed" != 0 ] || rm -rf "$OUTPUT"
 finish
