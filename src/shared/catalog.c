@@ -29,13 +29,17 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/transam.h"
+#include "access/xact.h"
 #include "catalog/dependency.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
 #include "commands/extension.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -251,4 +255,26 @@ idem_table_open_nowait(Oid oid, LOCKMODE mode)
 	if (!ConditionalLockRelationOid(oid, mode))
 		return NULL;
 	return table_open(oid, NoLock);
+}
+
+TransactionId
+idem_relation_changer(Oid relid)
+{
+	Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+	TransactionId xid = InvalidTransactionId;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(catalog, ClassOidIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple) && (tuple->t_data->t_infomask & HEAP_XMAX_INVALID) == 0 &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_data->t_infomask))
+		xid = HeapTupleHeaderGetUpdateXid(tuple->t_data);
+	systable_endscan(scan);
+	table_close(catalog, AccessShareLock);
+	if (TransactionIdIsCurrentTransactionId(xid) || !TransactionIdIsInProgress(xid))
+		return InvalidTransactionId;
+	return xid;
 }

@@ -97,6 +97,12 @@ extern void idem_report_row(int elevel, Oid relid, const ItemPointerData *tid, c
 extern Relation idem_table_open_nowait(Oid oid, LOCKMODE mode);
 
 /*
+ * The running transaction that has changed the relation's row in pg_class, as GRANT and
+ * REVOKE do, which lock no table; InvalidTransactionId: none but this one.
+ */
+extern TransactionId idem_relation_changer(Oid relid);
+
+/*
  * OID of the schema in which an extension was installed; error 55000 if it is
  * not installed.
  */

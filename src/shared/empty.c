@@ -18,17 +18,24 @@
  * emptied again before anybody writes to it.  A table whose readers go by an
  * index needs the index cut before the heap (outbox/maintain.c).
  *
+ * Building an index writes into the rows of pg_class in place, and waits for a
+ * transaction that has changed such a row: GRANT and REVOKE do, and lock no table.  Whoever
+ * waits for that with the table locked, and interrupts held, stops everybody for as
+ * long as that transaction stays open.  So a table with such a row is not free, and
+ * the rows are locked as PostgreSQL does it before a GRANT, which then waits for
+ * the emptying.
+ *
  * An abort undoes none of these steps.  The processes of this server were told
  * before the first step (idem_empty_announce).  The backends of a standby are
  * told by the commit record; after an abort, by the commit record of the next
  * emptying.
  *
  * LOCKING: AccessExclusiveLock on heap, indexes, TOAST table and its index, in
- * this order.  Each is taken only if it is free.  The current resource owner
- * keeps them.  A look (idem_empty_is_pristine) takes AccessShareLock on indexes and
+ * this order, then InplaceUpdateTupleLock on their rows of pg_class.  Each is
+ * taken only if it is free.  The current resource owner keeps them.  A look (idem_empty_is_pristine) takes AccessShareLock on indexes and
  * TOAST table, each only if it is free, and gives it back.
  *
- * MEMORY: a list of OIDs in the caller's context.
+ * MEMORY: a list of OIDs and some tags of locks in the caller's context.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -43,6 +50,7 @@
 #include "access/table.h"
 #include "catalog/heap.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "storage/bufmgr.h"
@@ -50,6 +58,7 @@
 #include "storage/lock.h"
 #include "storage/sinval.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 
 #include "shared/catalog.h"
 #include "shared/empty.h"
@@ -86,6 +95,52 @@ lock_with_indexes(Oid relid, List **locked)
 	return ok;
 }
 
+/*
+ * Lock a relation's row in pg_class; false if somebody else has it.  Minor releases before
+ * 15.9, 16.5 and 17.1 do not know this lock, and wait for no row.
+ */
+static bool
+lock_row(Oid relid, LOCKTAG *tag)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	SET_LOCKTAG_TUPLE(*tag, MyDatabaseId, RelationRelationId,
+					  ItemPointerGetBlockNumber(&tuple->t_self),
+					  ItemPointerGetOffsetNumber(&tuple->t_self));
+	ReleaseSysCache(tuple);
+	if (LockAcquire(tag, ExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	if (!TransactionIdIsValid(idem_relation_changer(relid)))
+		return true;
+	LockRelease(tag, ExclusiveLock, false);
+	return false;
+}
+
+/* Lock the rows of all the relations, or none. */
+static bool
+lock_rows(const List *locked)
+{
+	LOCKTAG    *tags = palloc(list_length(locked) * sizeof(LOCKTAG));
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, locked)
+	{
+		if (!lock_row(lfirst_oid(lc), &tags[n]))
+			break;
+		n++;
+	}
+	if (lc != NULL)
+	{
+		while (n > 0)
+			LockRelease(&tags[--n], ExclusiveLock, false);
+	}
+	pfree(tags);
+	return lc == NULL;
+}
+
 bool
 idem_empty_is_held(Oid relid)
 {
@@ -94,7 +149,7 @@ idem_empty_is_held(Oid relid)
 
 	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
 	pfree(GetLockConflicts(&tag, AccessExclusiveLock, &n));
-	return n > 0;
+	return n > 0 || TransactionIdIsValid(idem_relation_changer(relid));
 }
 
 List *
@@ -103,7 +158,7 @@ idem_empty_lock(Oid relid)
 	List	   *locked = NIL;
 	ListCell   *lc;
 
-	if (lock_with_indexes(relid, &locked))
+	if (lock_with_indexes(relid, &locked) && lock_rows(locked))
 		return locked;
 	foreach(lc, locked)
 		UnlockRelationOid(lfirst_oid(lc), AccessExclusiveLock);

@@ -19,15 +19,16 @@
 #include "utils/relcache.h"
 
 /*
- * Does another transaction hold a lock on the table?  To ask writes no WAL; to
+ * Does another transaction hold a lock on the table, or has it changed the table's row in
+ * pg_class?  To ask writes no WAL; to
  * take the exclusive lock does.
  */
 extern bool idem_empty_is_held(Oid relid);
 
 /*
  * Take AccessExclusiveLock on the table, its indexes, its TOAST table and the
- * indexes of the TOAST table, each only if it is free.  Returns their OIDs.
- * Returns NIL, and keeps no lock, if one of the locks was not free.
+ * indexes of the TOAST table, and lock their rows in pg_class, each only if it is
+ * free.  Returns their OIDs.  Returns NIL, and keeps no lock, if one was not free.
  */
 extern List *idem_empty_lock(Oid relid);
 

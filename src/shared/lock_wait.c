@@ -27,12 +27,15 @@
  */
 #include "postgres.h"
 
+#include "access/subtrans.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "access/twophase.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
@@ -44,6 +47,17 @@
  * Names what holds a lock, for the views and errors that say so, and for commands
  * that wait for them all.
  */
+
+/* The same for the transaction that keeps the table from being emptied without a lock. */
+static const char *
+changer(Oid oid, const char *session)
+{
+	TransactionId xid = idem_relation_changer(oid);
+
+	if (!TransactionIdIsValid(xid))
+		return NULL;
+	return BackendXidGetPid(SubTransGetTopmostTransaction(xid)) == 0 ? "prepared transaction" : session;
+}
 
 const char *
 idem_holder(Oid oid, LOCKMODE mode, const char *session)
@@ -61,7 +75,9 @@ idem_holder(Oid oid, LOCKMODE mode, const char *session)
 			TransactionIdIsValid(TwoPhaseGetXidByVirtualXID(holders[i], &have_more)))
 			return "prepared transaction";
 	}
-	return n > 0 ? session : NULL;
+	if (n > 0)
+		return session;
+	return mode == AccessExclusiveLock ? changer(oid, session) : NULL;
 }
 
 IdemHolder *
