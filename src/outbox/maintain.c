@@ -153,7 +153,12 @@ is_due(const IdemSegment *seg, int nempty)
 		idem_segment_bytes(seg) / 1024 >= idem_outbox_segment_size;
 }
 
-/* Make the next empty segment current if it is time. */
+/*
+ * Make the next empty segment current if it is time.  In a database that was restored
+ * or upgraded nothing is closed before the first event is enqueued: sealing the generation
+ * alone would say that outbox_seq was set by hand (number.c), and would refuse the rest
+ * of a restore that is under way.
+ */
 static void
 close_if_due(void)
 {
@@ -164,7 +169,7 @@ close_if_due(void)
 	int			steps;
 	bool		due;
 
-	if (!idem_segment_open_nowait(&seg, current))
+	if (!idem_number_in_use() || !idem_segment_open_nowait(&seg, current))
 		return;
 	steps = steps_to_empty(current, &nempty);
 	due = steps > 0 && is_due(&seg, nempty);

@@ -24,6 +24,8 @@
  *									(or both set by hand)
  *	not sealed	sealed				set by hand				gets an error
  *
+ * So nobody seals outbox_generation while neither is sealed, but this file.
+ *
  * The sequences are not part of a dump, so a restore of data into a database
  * in use does not change them.  pg_upgrade sets both sequences or neither.
  *
