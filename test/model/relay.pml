@@ -31,7 +31,8 @@
  * position is behind it, and the copy cannot know.
  *
  * Properties: applied_once, an event is applied twice only where an operator
- * asked for it; quiet, a relay that streams and waits for events has nothing
+ * asked for it; own history, a stored row that no row of the log is like is passed over
+ * only after an adoption; quiet, a relay that streams and waits for events has nothing
  * left that the target lacks, unless an operator accepted that; loud, a sink
  * that lost what it had confirmed is a contradiction; and no false alarm, with
  * one history and a target that keeps its state the relay never diverges; and
@@ -47,6 +48,7 @@
 
 /* MUTANT drained_by_older_difference: the end of an older difference counts as the end of the log; events lay for a minute */
 /* MUTANT fresh_accepts_all: whatever the sink has stored is passed over until the first confirmation is in the log; relay-fresh-accepts-all */
+/* MUTANT lost_row_accepted: a stored row of a history that was lost is passed over once moves have drawn numbers beyond it; relay-lost-row-accepted */
 /* MUTANT confirmation_unwritten: the first confirmation is kept in memory only; relay-confirmation-unwritten */
 /* MUTANT life_ignored: a stored position is found by its number alone; relay-life-ignored */
 /* MUTANT own_position: the relay goes on from its own row instead of the sink's */
@@ -231,6 +233,7 @@ byte found;
 byte last;
 byte naming;
 byte prior;
+bit own;
 bit went_back;
 
 #ifdef MUTANT_predecessor_not_fenced
@@ -254,7 +257,11 @@ bit went_back;
 #ifdef MUTANT_fresh_accepts_all
 #define BEFORE_MOVE true
 #else
+#ifdef MUTANT_lost_row_accepted
 #define BEFORE_MOVE (ready_row < S.epoch)
+#else
+#define BEFORE_MOVE own
+#endif
 #endif
 
 /* Does the set-back target, or any target, answer to the note of what was emptied? */
@@ -387,6 +394,10 @@ inline on_ready()
 			S.rows[i].epoch == S.epoch && SAME_LIFE && SAME_INCARNATION -> found = i
 		:: else
 		fi;
+		if
+		:: ready_stored && S.rows[i].kind == SENT && S.rows[i].id == ready_row && S.rows[i].life == ready_life -> own = 1
+		:: else
+		fi;
 		i++
 	:: else -> break
 	od;
@@ -448,10 +459,10 @@ inline on_ready()
 	:: !REFUSED_BACK && found == 255 && !ready_stored && fresh -> phase = READY
 	:: found == 255 && ready_stored && ready_incarnation != S.incarnation && STRANGER_ACCEPTED -> phase = READY
 	:: !REFUSED_BACK && found == 255 && ready_stored && ready_incarnation == S.incarnation && fresh &&
-		BEFORE_MOVE -> phase = READY
+		BEFORE_MOVE -> assert(own); phase = READY
 	:: else -> phase = STUCK
 	fi;
-	found = 0; last = 0; naming = 0; prior = 0; went_back = 0;
+	found = 0; last = 0; naming = 0; prior = 0; own = 0; went_back = 0;
 	sent_done = settled;
 	sent_k = settled_k;
 #ifdef MUTANT_row_of_former_life

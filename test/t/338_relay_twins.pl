@@ -5,7 +5,8 @@
 # both with a backlog that they share and with load of their own, and one target
 # between them that stores the position.  The target keeps them apart: no event
 # has two effects, the relay that loses shows that it did, and of the one that is
-# not stopped each event arrives.
+# not stopped each event arrives.  No move of the loser's operator makes it send, but
+# relay_adopt.
 
 use strict;
 use warnings FATAL => 'all';
@@ -114,5 +115,28 @@ foreach my $twin (@winners)
 
 	is(scalar(@lost), 0, 'the winner ' . $twin->name . ' has lost nothing');
 }
+
+# The last row at the target is of one of the two.  The operator of the other moves its relay
+# again and again.  Each move draws numbers of the log, which soon are beyond that row.
+my @diverged = grep {
+	my $twin = $_;
+
+	$twin->safe_psql('postgres', q{SELECT idempotency.relay_resume('r')});
+	IdemRelay::wait_until($twin->name . ' has tried', sub { state_of($twin) =~ /^(?:streaming|idle|diverged)$/ });
+	state_of($twin) eq 'diverged';
+} @twins;
+is(scalar(@diverged), 1, 'one of them is diverged');
+my ($loser) = @diverged;
+my $got = $target->safe_psql('postgres', 'SELECT count(*) FROM app.got');
+IdemRelay::prepared_postgres_server($loser, 'again', $target, 'postgres', 'app.on_event');
+foreach my $move ("relay_replay('r', since => '-infinity')", ("relay_alter('r', start_at => 'earliest')") x 3,
+	"relay_alter('r', server => 'again')", "relay_alter('r', server => 'target')")
+{
+	my $now = $loser->safe_psql('postgres', "SELECT idempotency.$move; SELECT clock_timestamp()");
+
+	$now =~ s/.*\n//;
+	IdemTest::wait_for($loser, "SELECT state = 'diverged' AND last_error_at > '$now' FROM idempotency.stat_relay");
+}
+is($target->safe_psql('postgres', 'SELECT count(*) FROM app.got'), $got, 'its operator makes it send nothing');
 $_->stop foreach @twins, $target;
 done_testing();

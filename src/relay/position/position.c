@@ -6,9 +6,8 @@
  * A position is never updated; state_log.c has the algorithm.  A relay's last
  * row is the row with the highest id in the relay's highest epoch.
  *
- * These rows are needed: of each relay the last few of its last epoch, and
- * those that a sink was sent before the operator's move that began the epoch
- * was committed; and the ticks that some relay has not passed.  No row of a
+ * These rows are needed: of each relay the last few of its last epoch, and until
+ * the sink has named one of them, those that it was sent in epochs before; and the ticks that some relay has not passed.  No row of a
  * dropped relay is needed.  A row keeps its id when it is copied, since a sink
  * may name the row.
  *
@@ -59,6 +58,9 @@
  * program adds some.
  */
 #define LOG_KEEP_ROWS 8
+
+/* Of how many epochs before the relay's last one such rows are kept. */
+#define LOG_KEEP_EPOCHS 8
 
 enum
 {
@@ -275,6 +277,8 @@ visit_look_up(HeapTuple tup, TupleDesc desc, int table, void *arg)
 		take_newer(&sink_rows->emptied, &row);
 	if (row.relay_id != l->relay_id)
 		return;
+	if (row.kind == IDEM_POSITION_SENT)
+		take_newer(&sink_rows->newest_sent, &row);
 	if (row.kind == IDEM_POSITION_SENT && row.id == name->id && row.life == name->life)
 		take_newer(&sink_rows->sent, &row);
 	if (row.epoch != l->epoch)
@@ -513,7 +517,6 @@ typedef struct Entry
 	int64		epoch;
 	int			relay_id;
 	IdemPositionKind kind;
-	IdemPositionFresh fresh;
 	int64		acked_row;
 	bool		passed;			/* it is a tick, and every relay has passed it */
 	bool		unsound;
@@ -542,9 +545,12 @@ typedef struct Seen
 	bool		exists;			/* the relay exists */
 	int64		last;			/* id of the relay's newest row */
 	int64		epoch;			/* epoch of that row */
-	IdemPositionFresh fresh;	/* fresh of that row */
 	int			kept;			/* rows kept because the sink may name them */
-	int			kept_before;	/* the same, of earlier epochs */
+	int64		before;			/* the earlier epoch of the last row visited */
+	int			nbefore;		/* earlier epochs so far */
+	int			kept_before;	/* rows kept of that epoch */
+	int64		moved_row;		/* row that the move which began the epoch
+								 * names */
 	int64		acked_row;		/* row that the newest naming row names; 0:
 								 * none */
 	bool		has_naming;		/* the newest naming row was visited */
@@ -553,19 +559,24 @@ typedef struct Seen
 } Seen;
 
 /*
- * Is a row of an earlier epoch needed?  The operator's command draws the number
- * of a new epoch, and workers hear of it at the commit.  Rows that they append
- * in between have higher ids than the epoch, and the sink may name one of them
- * until it has named a row of the new epoch.  After relay_alter to another
- * server the sink may also name a row from before the move, since that server
- * may lead to the same target.
+ * Is a row of an earlier epoch needed?  Until the sink has named a row of the new epoch,
+ * it may name one that was under way when the operator moved the relay, or that a worker
+ * sent before it heard of the move; or the row that it was known to have stored.  Of a
+ * row that the log lacks nobody can tell from which history it is.
  */
 static bool
 is_needed_before(Seen *seen, const Entry *row)
 {
-	return seen->acked_row == 0 && row->kind == IDEM_POSITION_SENT &&
-		(row->row.id > seen->epoch || seen->fresh == IDEM_FRESH_SERVER || seen->fresh == IDEM_FRESH_BOTH) &&
-		seen->kept_before++ < LOG_KEEP_ROWS;
+	if (seen->acked_row != 0 || row->kind != IDEM_POSITION_SENT)
+		return false;
+	if (row->epoch != seen->before)
+	{
+		seen->before = row->epoch;
+		seen->nbefore++;
+		seen->kept_before = 0;
+	}
+	return row->row.id == seen->moved_row ||
+		(seen->nbefore <= LOG_KEEP_EPOCHS && seen->kept_before++ < LOG_KEEP_ROWS);
 }
 
 /*
@@ -585,6 +596,8 @@ is_row_needed(Seen *seen, const Entry *row)
 		seen->has_naming = true;
 		if (row->kind != IDEM_POSITION_MOVED)
 			seen->acked_row = row->acked_row;
+		else
+			seen->moved_row = row->acked_row;
 	}
 	if (newest || row->row.id == seen->acked_row)
 	{
@@ -670,7 +683,6 @@ read_entry(HeapTuple tup, TupleDesc desc, IdemStateRow *state_row, void *arg)
 	entry->epoch = row.epoch;
 	entry->relay_id = row.relay_id;
 	entry->kind = row.kind;
-	entry->fresh = row.fresh;
 	entry->acked_row = row.acked_row;
 	entry->passed = row.kind == IDEM_POSITION_TICK && is_tick_passed(&row, judge->hindmost);
 }
@@ -699,8 +711,7 @@ is_needed(const IdemStateRow *row, void *arg)
 		.relay_id = entry->relay_id,
 			.exists = list_member_int(judge->relays, entry->relay_id),
 			.last = row->id,
-			.epoch = entry->epoch,
-			.fresh = entry->fresh
+			.epoch = entry->epoch
 	};
 	return judge->seen.exists && is_row_needed(&judge->seen, entry);
 }

@@ -146,6 +146,7 @@ typedef struct IdemSinkRows
 	IdemPositionRow *last;		/* the newest row of the epoch */
 	IdemPositionRow *sent;		/* the SENT row with the sink's id and life,
 								 * of any epoch */
+	IdemPositionRow *newest_sent;	/* the newest SENT row, of any epoch */
 	IdemPositionRow *repeated;	/* the newest REPEATED row of the epoch */
 	IdemPositionRow *passed;	/* the newest PASSED or SENT row of the epoch
 								 * that names exactly the sink's row and k:

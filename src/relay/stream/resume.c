@@ -211,6 +211,17 @@ resolve_parked(const IdemRelayConfig *c, int64 id, int64 life)
 	return resolved;
 }
 
+/* Is the row that the sink has stored, and that our log lacks, of another history? */
+static bool
+is_of_others(const IdemStream *stream, const IdemSinkRows *sink_rows, int64 id)
+{
+	const IdemPositionRow *newest = sink_rows->newest_sent;
+
+	return !is_behind_server(stream) || id >= stream->relay.config->epoch ||
+		newest == NULL || id > newest->id ||
+		(sink_rows->naming != NULL && id > sink_rows->naming->life);
+}
+
 /*
  * Compare the position that the sink has stored with our log, and go on from it
  * if it is a row of the epoch.  Returns NULL, or how sink and log contradict
@@ -228,12 +239,12 @@ resolve_parked(const IdemRelayConfig *c, int64 id, int64 life)
  * all any more (find_loss).
  *
  * A row of our incarnation that is of another epoch, or that our log lacks, is
- * accepted only while nothing of the epoch was confirmed, and only if it is
- * older than the operator's move that began the epoch.  Row ids and epochs come
- * from one sequence.  So a row with an id above the epoch that our log lacks
- * was stored by a copy of this database, or in a history that we have lost.  A
- * row with an id above the epoch that our log has, in an earlier epoch, was
- * sent while the move was not committed; it is accepted.
+ * accepted only while nothing of the epoch was confirmed, and only if it is of our
+ * own history.  The log has each row that the former server may name (position.c).  A
+ * row that it lacks was stored by a copy of this database, or in a history that we
+ * have lost, however many numbers moves have drawn since.  Another server may lead to
+ * a target that had the relay's events long ago; its rows are older than those
+ * that went to the former server.
  */
 static const char *
 reconcile(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoReady *ready)
@@ -262,7 +273,8 @@ reconcile(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemProtoRead
 			resume_at(stream, sink_rows, ready->position.k, resolve_parked(c, id, life));
 		return contradiction;
 	}
-	if (stream->relay.walk.fresh == IDEM_FRESH_CONFIRMED || (id >= c->epoch && row == NULL))
+	if (stream->relay.walk.fresh == IDEM_FRESH_CONFIRMED ||
+		(row == NULL && is_of_others(stream, sink_rows, id)))
 		return psprintf("the sink's position, row " INT64_FORMAT ", is not in the log of positions",
 						id);
 	contradiction = start_behind_move(stream, sink_rows, &ready->position);
