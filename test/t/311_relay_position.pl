@@ -157,6 +157,14 @@ foreach my $name (qw(turn fails))
 	enqueue($name, 'One');
 	wait_type($file{$name}, 'One');
 }
+# A relay is moved; its sink names a row from before the move.
+my $moved = relay('moved', position => 'on');
+enqueue('moved', 'One');
+wait_type($moved, 'One');
+IdemTest::wait_for($node, q{SELECT lag_events = 0 FROM idempotency.stat_relay WHERE relay = 'moved'});
+$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('moved')});
+IdemRelay::wait_state($node, 'moved', 'paused');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_alter('moved', start_at => 'latest')});
 # Rows of batches that were never committed do not push out the one that the sink names.
 my $rows_before = rows('fails');
 enqueue('fails', 'Held');
@@ -191,6 +199,11 @@ foreach my $name (qw(turn fails))
 	is($held->(), 1, "$name: the row that the sink names was kept");
 	is(came($file{$name}, 'One'), 1, "$name: nothing before it is sent again");
 }
+enqueue('moved', 'Next');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('moved')});
+IdemRelay::wait_until('it goes on or stands', sub {
+	came($moved, 'Next') || IdemRelay::stat($node, 'moved', 'state') eq 'diverged' });
+is(came($moved, 'Next'), 1, 'moved: the row from before the move was kept');
 
 # Repeats whose program ends before it stored them are still to be sent, whatever
 # the sink stores later: here those that the next batches, smaller, leave out.
