@@ -303,6 +303,45 @@ idem_doctor_disk(IdemDoctor *d)
 
 /* Transactions */
 
+/*
+ * Sessions in a transaction that holds something up.  Readers and writers of the tables hold
+ * them up.  So do sessions that have changed a table's row in pg_class by GRANT or REVOKE, which
+ * lock no table (shared/empty.c).  A snapshot holds up what waits for one.
+ */
+#define HOLDING \
+	"held AS MATERIALIZED (SELECT EXISTS (SELECT FROM %t.stat_claim_segments s" \
+	"   WHERE s.held_by IN ('snapshot', 'transaction')) AS by_snapshot)," \
+	" ours AS MATERIALIZED (SELECT c.oid, c.xmax FROM pg_catalog.pg_class c" \
+	"   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = '" IDEM_DATA_SCHEMA_NAME "')," \
+	" lockers AS MATERIALIZED (SELECT l.pid, pg_catalog.bool_or(l.locktype = 'relation') AS of_table FROM pg_catalog.pg_locks l" \
+	"  WHERE l.granted AND (l.locktype = 'transactionid' AND l.transactionid IN (SELECT o.xmax FROM ours o)" \
+	"   OR l.relation IN (SELECT o.oid FROM ours o) AND l.database = (SELECT b.oid FROM pg_catalog.pg_database b" \
+	"    WHERE b.datname = pg_catalog.current_database())) GROUP BY l.pid)," \
+	" holding AS (SELECT a.pid, a.usename, a.state, a.backend_start, a.xact_start, CASE WHEN k.of_table THEN 'with locks on tables of the extension'" \
+	"   WHEN k.pid IS NOT NULL THEN 'with a GRANT or REVOKE on tables of the extension' ELSE 'and keeps packed ids from being emptied' END AS what" \
+	"  FROM pg_catalog.pg_stat_activity a CROSS JOIN held h LEFT JOIN lockers k ON k.pid = a.pid" \
+	"  WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid() AND a.backend_type = 'client backend'" \
+	"   AND (k.pid IS NOT NULL OR h.by_snapshot AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL)))"
+
+/*
+ * While track_activities is off the server does not note when a transaction begins, nor later
+ * when it is on again.
+ */
+static void
+look_at_untracked(IdemDoctor *d)
+{
+	uint64		n = begin_query("WITH " HOLDING
+								" SELECT s.pid, s.usename, s.what FROM holding s WHERE s.xact_start IS NULL AND s.state IN ('disabled', 'idle in transaction', 'idle in transaction (aborted)')"
+								"  AND s.backend_start < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "' ORDER BY s.pid");
+
+	for (uint64 i = 0; i < n; i++)
+		idem_doctor_put(d, IDEM_DOCTOR_UNKNOWN,
+						psprintf("nobody can tell how long process %s of role %s has been in a transaction, %s: track_activities is off for it, or was when the transaction began",
+								 text_of(i, 1), quote_identifier(text_of(i, 2)), text_of(i, 3)),
+						psprintf("As a superuser: ALTER SYSTEM RESET track_activities; SELECT pg_reload_conf(); and ALTER ROLE or ALTER DATABASE ... RESET track_activities, if pg_db_role_setting has it. If the process is still in this list after a minute, end its transaction in its client, or SELECT pg_terminate_backend(%s).", text_of(i, 1)));
+	end_query();
+}
+
 void
 idem_doctor_transactions(IdemDoctor *d)
 {
@@ -312,27 +351,13 @@ idem_doctor_transactions(IdemDoctor *d)
 			   " FROM pg_catalog.pg_prepared_xacts p WHERE p.database = pg_catalog.current_database()"
 			   "  AND p.prepared < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "' ORDER BY p.prepared");
 
-	/*
-	 * A reader or a writer of the tables holds them up; a snapshot holds up
-	 * what waits for one.
-	 */
 	put_faults(d,
-			   "WITH held AS MATERIALIZED (SELECT EXISTS (SELECT FROM %t.stat_claim_segments s"
-			   "   WHERE s.held_by IN ('snapshot', 'transaction')) AS by_snapshot),"
-			   " lockers AS MATERIALIZED (SELECT DISTINCT l.pid FROM pg_catalog.pg_locks l"
-			   "   JOIN pg_catalog.pg_class c ON c.oid = l.relation"
-			   "   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
-			   "  WHERE l.granted AND n.nspname = '" IDEM_DATA_SCHEMA_NAME "' AND l.database = (SELECT b.oid FROM pg_catalog.pg_database b"
-			   "    WHERE b.datname = pg_catalog.current_database()))"
-			   " SELECT pg_catalog.format('process %1$s of role %2$I has been in a transaction since %3$s (%4$s), %5$s', a.pid, a.usename,"
-			   "   pg_catalog.date_trunc('second', a.xact_start), a.state,"
-			   "   CASE WHEN k.pid IS NOT NULL THEN 'with locks on tables of the extension' ELSE 'and keeps packed ids from being emptied' END),"
-			   "  pg_catalog.format('If it is a dump or another command that goes on, let it end. Else end it in its client, or SELECT pg_terminate_backend(%1$s).', a.pid)"
-			   " FROM pg_catalog.pg_stat_activity a CROSS JOIN held h LEFT JOIN lockers k ON k.pid = a.pid"
-			   " WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid() AND a.backend_type = 'client backend'"
-			   "  AND a.xact_start < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "'"
-			   "  AND (k.pid IS NOT NULL OR h.by_snapshot AND (a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL))"
-			   " ORDER BY a.xact_start");
+			   "WITH " HOLDING
+			   " SELECT pg_catalog.format('process %1$s of role %2$I has been in a transaction since %3$s (%4$s), %5$s', s.pid, s.usename,"
+			   "   pg_catalog.date_trunc('second', s.xact_start), s.state, s.what),"
+			   "  pg_catalog.format('If it is a dump or another command that goes on, let it end. Else end it in its client, or SELECT pg_terminate_backend(%1$s).', s.pid)"
+			   " FROM holding s WHERE s.xact_start < pg_catalog.clock_timestamp() - interval '" OPEN_TRANSACTION "' ORDER BY s.xact_start");
+	look_at_untracked(d);
 	put_faults(d,
 			   "SELECT pg_catalog.format('replication slot %1$I, which is %2$s, keeps packed ids from being emptied', s.slot_name,"
 			   "   CASE WHEN s.active THEN 'in use' ELSE 'not in use' END),"
