@@ -2,7 +2,7 @@
  *
  * server.c
  *		The areas of doctor() that look at the server: versions, settings, locks, disk,
- *		transactions, roles, what the store waits for, tables, and counters.
+ *		transactions, roles, what the store waits for, tables and their sequence, and counters.
  *
  * A threshold is one that a healthy server does not pass; a fault is what an operator
  * has to act on, or what takes a guarantee away.
@@ -33,6 +33,7 @@
 
 #include "claim/count.h"
 #include "doctor/doctor.h"
+#include "outbox/number.h"
 #include "shared/catalog.h"
 #include "shared/guard.h"
 #include "shared/spi.h"
@@ -459,6 +460,12 @@ static const char *const additions[] = {
 void
 idem_doctor_tables(IdemDoctor *d)
 {
+	int64		value;
+
+	if (idem_number_is_set_by_hand(&value))
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("sequence " IDEM_DATA_SCHEMA_NAME ".outbox_seq was set by others than the outbox, to " INT64_FORMAT ": what enqueues events is refused", value),
+						"As a superuser: SELECT idempotency.outbox_mend_seq();");
 	for (int i = 0; i < lengthof(additions); i++)
 	{
 		uint64		n = begin_query(additions[i]);
@@ -471,7 +478,7 @@ idem_doctor_tables(IdemDoctor *d)
 		end_query();
 	}
 	if (!d->found)
-		idem_doctor_put(d, IDEM_DOCTOR_OK, "nothing was added to the tables of the extension", NULL);
+		idem_doctor_put(d, IDEM_DOCTOR_OK, "nothing was added to the tables of the extension, and nobody has set the numbers of events", NULL);
 }
 
 /* Counters of verdicts */

@@ -80,6 +80,20 @@ idem_number_draw(int n, int64 *first)
 	return drawn;
 }
 
+/*
+ * outbox_seq is sealed before outbox_generation, and read after it: so a first writer that
+ * seals both meanwhile is not taken for somebody's hand.
+ */
+bool
+idem_number_is_set_by_hand(int64 *value)
+{
+	bool		in_use = idem_cell_read_ref(&idem_outbox_generation_cell).sealed;
+	IdemCell	seq = idem_cell_read_ref(&idem_outbox_seq_cell);
+
+	*value = seq.value;
+	return in_use && !seq.sealed;
+}
+
 bool
 idem_number_in_use(void)
 {
@@ -217,9 +231,9 @@ idem_number_mend(void)
 void
 idem_number_make_safe(void)
 {
-	IdemCell	seq = idem_cell_read_ref(&idem_outbox_seq_cell);
+	int64		value;
 
-	if (!seq.sealed && idem_cell_read_ref(&idem_outbox_generation_cell).sealed)
-		report_set_by_hand(seq.value);
+	if (idem_number_is_set_by_hand(&value))
+		report_set_by_hand(value);
 	(void) idem_number_mend();
 }

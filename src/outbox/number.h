@@ -3,7 +3,8 @@
  * number.h
  *		Numbers of events, each given out once.
  *
- * Private to src/outbox.
+ * For src/outbox, but idem_number_is_set_by_hand, which doctor() asks, and
+ * idem_number_hold_for_restore, which relays call.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -36,6 +37,12 @@ extern void idem_number_make_safe(void);
  * last number in use.
  */
 extern int64 idem_number_mend(void);
+
+/*
+ * Was the sequence set by hand?  Then each event is refused until it is mended.  *value: the
+ * sequence's value.
+ */
+extern bool idem_number_is_set_by_hand(int64 *value);
 
 /*
  * Were events enqueued in this database?  Then a dump cannot be restored into

@@ -116,6 +116,8 @@ foreach my $add (
 	finds($what, 'tables', $finding, qr/^As a superuser: (.*;)$/,
 		sub { sql("SET allow_system_table_mods = on; $statement") }, sub { sql($_[0]) });
 }
+finds('a sequence that was set', 'tables', qr/^sequence idempotency_data\.outbox_seq was set by others than the outbox, to 1: /, qr/^As a superuser: (SELECT idempotency\.outbox_mend_seq\(\);)$/,
+	sub { sql(q{SELECT setval('idempotency_data.outbox_seq', 1)}) }, sub { sql($_[0]) });
 # tables that only SQL writes may have them
 sql('CREATE TRIGGER seen AFTER INSERT ON idempotency_data.relay_parked EXECUTE FUNCTION on_change()');
 is(scalar(findings('tables')), 0, 'a trigger on a table that SQL writes');
