@@ -36,6 +36,10 @@ SELECT t.try(sql) FROM unnest(ARRAY[
 	$$INSERT INTO idempotency_data.store_slot_0 (packer, run, digest, kind, body) VALUES ('0', 1, gen_random_uuid(), 0, 'x')$$,
 	$$INSERT INTO idempotency_data.consumers (consumer, foreign_lockers, lease_duration) VALUES ('c', false, '-1 s')$$,
 	$$INSERT INTO idempotency_data.outbox_segment_0 VALUES ('1', 1, gen_random_uuid(), now(), 'a', 'b', 'c')$$,
+	$$INSERT INTO idempotency_data.outbox_segment_0 VALUES ('1', 4611686018427387904, gen_random_uuid(), now(), 'a', 'b', 'c', '1')$$,
+	$$INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
+		VALUES (1, 'dead', 1, '1', 4611686018427387904, gen_random_uuid(), now(), 'a', 'b', 'c', '1')$$,
+	$$INSERT INTO idempotency_data.relay_blocked (relay_id, aggregate_type, aggregate_id, base, seq) VALUES (1, 't', 'k', '1:1:', 4611686018427387904)$$,
 	$$INSERT INTO idempotency_data.relay_log_0 VALUES (1, 1, 1, 1, 1, 1, now(), 1, 'x', 'n', '1:1:')$$
 ]) sql;
 RESET ROLE;
@@ -65,6 +69,12 @@ DELETE FROM idempotency_data.lease_log_0 WHERE state = 'l' AND event_id IS NULL;
 DELETE FROM idempotency_data.lease_log_0 WHERE number > 9e18;
 SELECT idempotency.claim_event('bad', 'c');
 DELETE FROM idempotency_data.lease_log_0;
+-- as many attempts as a row can have: the next one is no more
+SELECT result FROM idempotency.lease_event('worn', 'c');
+UPDATE idempotency_data.lease_log_0 SET attempt = 999999999, until = '-infinity' WHERE event_id = 'worn';
+SELECT result FROM idempotency.lease_event('worn', 'c');
+SELECT attempt, state FROM idempotency.leases WHERE event_id = 'worn';
+DELETE FROM idempotency_data.lease_log_0;
 
 -- Producers and offsets
 ALTER TABLE idempotency_data.cursor_log_0 DROP CONSTRAINT sound;
@@ -73,6 +83,12 @@ INSERT INTO idempotency_data.cursor_log_0 (number, digest, kind, what, at, "posi
 	(1, gen_random_uuid(), 's', 'o', now(), 1, 1, NULL), (2, gen_random_uuid(), 's', 'p', now(), 1, 1, 1), (3, gen_random_uuid(), 's', NULL, now(), 1, 1, 1);
 SELECT * FROM idempotency.cursors;
 SELECT * FROM idempotency.producers;
+DELETE FROM idempotency_data.cursor_log_0;
+-- as many records as a row can have
+SELECT producer_id AS id FROM idempotency.register_producer('worn') \gset
+SELECT result FROM idempotency.claim_sequence(:id, 0, 0);
+UPDATE idempotency_data.cursor_log_0 SET accepted = 1152921504606846976, in_epoch = 1152921504606846976 WHERE what = 's';
+SELECT t.try(format('SELECT idempotency.claim_sequence(%s, 0, 1)', :id)), (idempotency.claim_sequence(:id, 0, 0)).result;
 DELETE FROM idempotency_data.cursor_log_0;
 ALTER TABLE idempotency_data.cursor_log_0 ENABLE ALWAYS TRIGGER cursor_restored;
 ALTER TABLE idempotency_data.cursor_log_0 ENABLE ALWAYS TRIGGER lease_restored;
@@ -122,6 +138,8 @@ DELETE FROM idempotency_data.consumers WHERE consumer = 'hurt';
 CREATE SERVER sink FOREIGN DATA WRAPPER idempotency_null;
 SELECT idempotency.relay_create('hurt', 'sink'), idempotency.relay_create('other', 'sink');
 SELECT t.try($$UPDATE idempotency_data.relays SET relay_id = 2147483647 WHERE relay = 'hurt'$$);
+SELECT t.try(format('UPDATE idempotency_data.relays SET %s WHERE relay = ''hurt''', changed))
+  FROM unnest('{replay_events = 1000000000000001,replay_seq = 4611686018427387904,replay_at = ''infinity'',epoch = 1152921504606846977,server_epoch = 1152921504606846977}'::text[]) changed;
 ALTER TABLE idempotency_data.relays DROP CONSTRAINT sound;
 UPDATE idempotency_data.relays SET min_backoff = '178000000 years', aggregate_types = '{NULL}', batch_events = -1 WHERE relay = 'hurt';
 ALTER TABLE idempotency_data.relay_blocked ALTER relay_id DROP NOT NULL;
@@ -149,6 +167,29 @@ SELECT (idempotency.claim_offset('c', 't', 0, 5)).result;
 SELECT setval('idempotency_data.lease_number', 4611686018427387904);
 SELECT (idempotency.claim_offset('c', 't', 0, 6)).result;
 SELECT (idempotency.claim_offset('c', 't', 0, 6)).result;
+
+
+-- The same for events and for relays; the hint done to the letter lets both go on
+INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
+	VALUES (1999999999, 'dead', 1, '1', 4611686018427387902, gen_random_uuid(), now(), 'a', 'b', 'c', '1');
+SELECT t.try($$SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')$$);
+SELECT seq FROM idempotency.outbox_events;
+SELECT t.try($$SELECT FROM idempotency.outbox_enqueue_many('t', '{k,k}', '{E,E}', '{1,2}')$$);
+CREATE SERVER sink FOREIGN DATA WRAPPER idempotency_null;
+\set VERBOSITY default
+SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}');
+SELECT idempotency.relay_create('next', 'sink');
+\set VERBOSITY terse
+DELETE FROM idempotency_data.relay_parked;
+TRUNCATE idempotency_data.outbox_segment_0;
+SELECT pg_catalog.setval('idempotency_data.outbox_seq', 1);
+SELECT idempotency.outbox_mend_seq();
+SELECT t.try($$SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')$$);
+SELECT seq FROM idempotency.outbox_events;
+SELECT pg_catalog.setval('idempotency_data.relay_id_seq', COALESCE(pg_catalog.max(relay_id), 1)) FROM idempotency_data.relays;
+SELECT idempotency.relay_create('next', 'sink');
+SELECT idempotency.relay_drop('next');
+DROP SERVER sink;
 
 -- The functions of the tables' triggers are for these tables
 CREATE TABLE t.other (a int, b text);

@@ -51,7 +51,8 @@ CREATE TABLE idempotency_data.relays (
     replay_events bigint,
     replay_seq bigint,
     CONSTRAINT sound CHECK (
-        relay_id BETWEEN 1 AND 1999999999 AND octet_length(relay) BETWEEN 1 AND 1020 AND epoch >= 0 AND server_epoch >= 0
+        relay_id BETWEEN 1 AND 1999999999 AND octet_length(relay) BETWEEN 1 AND 1020
+        AND epoch BETWEEN 0 AND 1152921504606846976 AND server_epoch BETWEEN 0 AND 1152921504606846976
         AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1
         AND extract(epoch FROM retry_for) * 1000 BETWEEN 0 AND 3155760000000
         AND max_attempts BETWEEN 0 AND 1000000
@@ -59,7 +60,9 @@ CREATE TABLE idempotency_data.relays (
         AND extract(epoch FROM max_backoff) * 1000 BETWEEN 1 AND 86400000
         AND batch_events BETWEEN 1 AND 10000
         AND batch_size BETWEEN 1024 AND 16777216
-        AND max_lag_size BETWEEN 1048576 AND 9223372036854775807)
+        AND max_lag_size BETWEEN 1048576 AND 9223372036854775807
+        AND isfinite(replay_at) AND replay_events BETWEEN 0 AND 1000000000000000
+        AND replay_seq BETWEEN 0 AND 4611686018427387903)
 );
 COMMENT ON TABLE idempotency_data.relays IS
     'The configuration of each relay, one row per relay. Only the relay_* functions change it. The relay''s server and owner are those of the foreign table relay_<relay_id>.';
@@ -183,7 +186,8 @@ CREATE TABLE idempotency_data.relay_parked (
     UNIQUE (relay_id, event_id),
     CONSTRAINT sound CHECK (
         relay_id BETWEEN 1 AND 1999999999
-        AND attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND seq > 0 AND isfinite(enqueued_at)
+        AND attempts >= 0 AND crashes >= 0 AND deferrals >= 0 AND isfinite(enqueued_at)
+        AND seq > 0 AND seq < 4611686018427387904
         AND (next_attempt_at IS NULL OR isfinite(next_attempt_at))
         AND octet_length(aggregate_type) BETWEEN 1 AND 1020 AND octet_length(aggregate_id) BETWEEN 1 AND 1020
         AND octet_length(event_type) BETWEEN 1 AND 1020
@@ -236,7 +240,7 @@ CREATE TABLE idempotency_data.relay_blocked (
     seq bigint NOT NULL,
     since timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     CONSTRAINT sound CHECK (
-        seq >= 0 AND isfinite(since)
+        seq >= 0 AND seq < 4611686018427387904 AND isfinite(since)
         AND octet_length(aggregate_type) BETWEEN 1 AND 1020 AND octet_length(aggregate_id) BETWEEN 1 AND 1020)
 );
 COMMENT ON TABLE idempotency_data.relay_blocked IS

@@ -32,6 +32,7 @@
 #include "lease/token.h"
 #include "shared/error.h"
 #include "shared/fault.h"
+#include "shared/sound.h"
 #include "shared/uptime.h"
 
 /* Compared before it is subtracted: a restored row may have any time. */
@@ -247,7 +248,7 @@ idem_attempt_begin(IdemCall *call, const IdemClaimKey *key, const IdemRow *row,
 {
 	lease->state = IDEM_LEASE_LEASED;
 	lease->token = idem_token_draw();
-	lease->attempt++;
+	lease->attempt = Min(lease->attempt + 1, IDEM_SOUND_COUNT - 1);
 	lease->holder = holder;
 	lease->at = GetCurrentTimestamp();
 	lease->until = lease->at + (duration > 0 ? duration : call->policy.lease_duration);

@@ -37,6 +37,7 @@
 #include "cursor/producer.h"
 #include "cursor/sequence.h"
 #include "shared/fault.h"
+#include "shared/sound.h"
 
 /* Error 22023: the sequences of the claim are not those of the producer's rule. */
 static void
@@ -74,7 +75,7 @@ accept_claim(IdemCursor *cursor, const IdemSequenceClaim *claim, int64 last)
 	cursor->position = last;
 	cursor->epoch = claim->epoch;
 	cursor->accepted += claim->count;
-	cursor->in_epoch += claim->count;
+	cursor->in_epoch = Min(cursor->in_epoch + claim->count, IDEM_SOUND_NUMBER);
 	return answer;
 }
 
@@ -119,6 +120,20 @@ judge_rising(const IdemSequenceClaim *claim, IdemCursor *cursor)
 	return answer;
 }
 
+/*
+ * Error 54000: a row with such a count is not believed.  Nobody sends so many records, but
+ * the row before may be of a dump that was changed.
+ */
+static void
+check_count(const IdemCursorKey *key, const IdemCursor *cursor)
+{
+	if (cursor->accepted > IDEM_SOUND_NUMBER)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("%s has no numbers left for records", idem_cursor_title(key)),
+				 errhint("Register the producer under another name.")));
+}
+
 /* Judge a claim whose locks are held, and write what is accepted. */
 static IdemSequenceAnswer
 claim_locked(IdemKeyedAccess *log, const IdemSequenceClaim *claim, const IdemCursorKey *id,
@@ -137,6 +152,7 @@ claim_locked(IdemKeyedAccess *log, const IdemSequenceClaim *claim, const IdemCur
 	answer = producer.gapless ? judge_gapless(claim, cursor) : judge_rising(claim, cursor);
 	if (answer.result != IDEM_SEQUENCE_ACCEPTED)
 		return answer;
+	check_count(key, cursor);
 	key->owner = idem_str(producer.name, strlen(producer.name));
 	idem_cursor_write(log, key, cursor);
 	IDEM_FAULT_POINT("sequence-written");

@@ -67,6 +67,24 @@
 /* How far WAL is ahead of the number: a crash skips so many at most. */
 #define LOG_AHEAD	128
 
+/*
+ * Numbers of events are below this.  The constraint "sound" of segments and parked events
+ * takes no others, so an event with a greater number could not be restored from a dump.
+ */
+#define NUMBERS_END	(INT64CONST(1) << 62)
+
+/* Error 2200H: no number is left that an event can have. */
+static void
+report_exhausted(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+			 errmsg("sequence \"%s.outbox_seq\" has no numbers left for events", IDEM_DATA_SCHEMA_NAME),
+			 errdetail("Nobody enqueues so many events: a row with such a seq, of a dump that was changed or of a role that may write all data, or setval led there."),
+			 errhint("Delete that row from %s.relay_parked or %s.outbox_segment_*, and VACUUM the table, for dead rows count. Then, or when events that were enqueued after it have been delivered and emptied, run SELECT pg_catalog.setval('%s.outbox_seq', 1), and %s.outbox_mend_seq(), which goes on after the greatest number in use.",
+					 IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, IDEM_API_SCHEMA_NAME)));
+}
+
 bool
 idem_number_draw(int n, int64 *first)
 {
@@ -76,6 +94,8 @@ idem_number_draw(int n, int64 *first)
 	bool		drawn = idem_cell_draw(rel, n, LOG_AHEAD, &value, &lsn);
 
 	relation_close(rel, NoLock);
+	if (drawn && value >= NUMBERS_END - n)
+		report_exhausted();
 	*first = value + 1;
 	return drawn;
 }
@@ -184,7 +204,15 @@ find_safe_value(void)
 
 	if (!seq.sealed)
 	{
-		seq.value = Max(seq.value, greatest_number());
+		int64		greatest = greatest_number();
+
+		/*
+		 * setval, or a row that no constraint kept out, may lead beyond the
+		 * end
+		 */
+		if (seq.value >= NUMBERS_END)
+			seq.value = 0;
+		seq.value = Max(seq.value, Min(greatest, NUMBERS_END));
 		idem_cell_write_ref(&idem_outbox_seq_cell, seq.value);
 	}
 	if (!generation.sealed)

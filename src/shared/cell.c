@@ -159,17 +159,6 @@ is_logged_ahead(Page page)
 		PageGetLSN(page) > GetRedoRecPtr();
 }
 
-/* Error 2200H: no numbers are left before the end of bigint. */
-static void
-report_exhausted(Relation rel)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
-			 errmsg("sequence \"%s.%s\" has no numbers left", IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel)),
-			 errhint("Run SELECT pg_catalog.setval('%s.%s', 1), and then %s.outbox_mend_seq(), which goes on after the greatest number in use.",
-					 IDEM_DATA_SCHEMA_NAME, RelationGetRelationName(rel), IDEM_API_SCHEMA_NAME)));
-}
-
 Buffer
 idem_cell_pin(Relation rel)
 {
@@ -291,18 +280,14 @@ idem_cell_draw(Relation rel, int n, int ahead, int64 *value, XLogRecPtr *lsn)
 	Buffer		buffer = idem_cell_pin(rel);
 	Form_pg_sequence_data data;
 	bool		sealed;
-	bool		enough;
 
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
 	data = data_of(BufferGetPage(buffer));
 	*value = value_of(data);
 	sealed = is_sealed(data);
-	enough = *value <= PG_INT64_MAX - n - ahead;
-	if (sealed && enough)
+	if (sealed)
 		draw(rel, buffer, *value, n, ahead);
 	*lsn = PageGetLSN(BufferGetPage(buffer));
 	UnlockReleaseBuffer(buffer);
-	if (sealed && !enough)
-		report_exhausted(rel);
 	return sealed;
 }

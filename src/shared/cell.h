@@ -64,6 +64,7 @@ extern void idem_cell_unseal(Relation rel);
  * them.  Returns false, and changes nothing, if the cell is not sealed.  WAL has the
  * value rounded up to a multiple of ahead, which is the same in each call for a cell.
  * Once WAL is flushed up to *lsn, recovery finds every number that was given out up to now.
+ * The caller seals no value near the end of bigint.
  */
 extern bool idem_cell_draw(Relation rel, int n, int ahead, int64 *value, XLogRecPtr *lsn);
 

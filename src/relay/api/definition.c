@@ -311,6 +311,9 @@ numbers_title(const void *arg)
 	return pstrdup("the ids of relays");
 }
 
+/* The greatest relay_id that the constraint "sound" of the tables takes */
+#define MAX_RELAY_ID	1999999999
+
 /*
  * The id of a new relay.  This also makes the relay's foreign table.  It is
  * made before the row: replacing an old foreign table of that name deletes any
@@ -341,6 +344,13 @@ new_relay_id(const ForeignServer *server)
 														  SPI_tuptable->tupdesc, 2)));
 	SPI_finish();
 	idem_lock_release(&lock);
+	if (relay_id > MAX_RELAY_ID)
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("no ids are left for relays"),
+				 errdetail("A row with a relay_id near %d, of a dump that was changed or of a role that may write all data, or setval led there.", MAX_RELAY_ID),
+				 errhint("Drop that relay, and delete its rows of %s.relay_parked. Then run SELECT pg_catalog.setval('%s.relay_id_seq', COALESCE(pg_catalog.max(relay_id), 1)) FROM %s.relays.",
+						 IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME)));
 	idem_anchor_create(relay_id, server);
 	return relay_id;
 }

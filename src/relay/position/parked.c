@@ -627,7 +627,7 @@ count_failure(HeapTuple tup, TupleDesc desc, const IdemFailure *failure)
 	TimestampTz failed_at = time_of(tup, desc, 6);
 	TimestampTz due = time_of(tup, desc, 7);
 
-	tries.crashes += failure->crashed || failure->fell;
+	tries.crashes += (failure->crashed || failure->fell) && tries.crashes < PG_INT32_MAX;
 	if (!failure->counts)
 	{
 		tries.deferrals = failure->backs_off ? Min(tries.deferrals, PG_INT16_MAX) + 1 : 0;
