@@ -55,6 +55,12 @@ SELECT idempotency.claims_progress(5, 12);
 SELECT * FROM progress;
 SELECT idempotency.claims_progress(12, 12);
 SELECT * FROM progress;
+-- whatever it counts
+SELECT idempotency.claims_progress(9000000000000000000, 9223372036854775807);
+SELECT state LIKE '97 \% done%' AS rounded FROM idempotency.watch WHERE kind = 'import';
+SELECT idempotency.claims_progress(1, 9223372036854775807);
+SELECT * FROM progress;
+SELECT idempotency.claims_progress(1, 1);
 SELECT idempotency.claims_progress(NULL, 1);
 SELECT idempotency.claims_progress(1, NULL);
 SELECT idempotency.claims_progress(-1, 1);

@@ -24,7 +24,9 @@ COMMENT ON FUNCTION idempotency_data.relay_replays() IS
 CREATE VIEW @extschema@.stat_progress AS
 SELECT j.job, j.object, j.done, j.total, j.unit, j.since,
        CASE WHEN j.done > 0 AND j.total >= j.done
-            THEN (pg_catalog.clock_timestamp() - j.since) * ((j.total - j.done)::float8 / j.done) END AS remaining,
+             -- an interval overflows at 9 * 10^12 seconds
+             AND EXTRACT(epoch FROM pg_catalog.clock_timestamp() - j.since)::float8 * ((j.total - j.done)::float8 / j.done::float8) < '1e12'::float8
+            THEN (pg_catalog.clock_timestamp() - j.since) * ((j.total - j.done)::float8 / j.done::float8) END AS remaining,
        j.pid
   FROM (SELECT p.job COLLATE "C",
                CASE p.job WHEN 'merging' THEN 'slot ' || p.object::text WHEN 'import' THEN NULL
@@ -47,7 +49,7 @@ COMMENT ON COLUMN @extschema@.stat_progress.unit IS
     'What done and total count: entries, pages or events; NULL for an import, which counts what it likes, claims_backfill pages.';
 COMMENT ON COLUMN @extschema@.stat_progress.since IS 'When the job began.';
 COMMENT ON COLUMN @extschema@.stat_progress.remaining IS
-    'How long it takes yet, if it goes on as fast as it did so far; NULL: nothing is done yet.';
+    'How long it takes yet, if it goes on as fast as it did so far; NULL: nothing is done yet, or next to nothing.';
 COMMENT ON COLUMN @extschema@.stat_progress.pid IS
     'The process that does it; NULL for a replay: see pid of stat_relay.';
 
@@ -88,7 +90,7 @@ segments AS MATERIALIZED (SELECT events, bytes, oldest, held_by FROM @extschema@
 rows AS (
     SELECT 1 AS part, 0::numeric AS place, p.job AS kind, p.object AS name,
            NULL::numeric AS per_s, (p.total - p.done)::numeric AS waiting, p.since AS oldest, NULL::bigint AS bytes,
-           (CASE WHEN p.total > 0 THEN (p.done * 100 / p.total)::text || ' % done' ELSE 'begins' END)
+           (CASE WHEN p.total > 0 THEN pg_catalog.div(p.done::numeric * 100.0, p.total::numeric)::text || ' % done' ELSE 'begins' END)
            || COALESCE(', ' || idempotency_data.short_time(p.remaining) || ' left', '') AS state
       FROM @extschema@.stat_progress p
     UNION ALL
