@@ -31,9 +31,9 @@ CREATE TABLE idempotency_data.consumers (
 	CONSTRAINT sound CHECK (
 		octet_length(consumer) BETWEEN 1 AND 1020 AND NOT starts_with(consumer, '@')
 		AND NOT (foreign_lockers AND private_locks) AND max_attempts >= 0
-		AND extract(epoch FROM lease_duration) > 0 AND extract(epoch FROM lease_duration) < 10000 * 86400
-		AND extract(epoch FROM min_backoff) > 0 AND extract(epoch FROM min_backoff) < 10000 * 86400
-		AND extract(epoch FROM max_backoff) > 0 AND extract(epoch FROM max_backoff) < 10000 * 86400
+		AND extract(epoch FROM lease_duration) > 0.0 AND extract(epoch FROM lease_duration) < 864000000.0
+		AND extract(epoch FROM min_backoff) > 0.0 AND extract(epoch FROM min_backoff) < 864000000.0
+		AND extract(epoch FROM max_backoff) > 0.0 AND extract(epoch FROM max_backoff) < 864000000.0
 		AND (owner IS NULL) = (owner_oid IS NULL))
 );
 COMMENT ON TABLE idempotency_data.consumers IS
@@ -320,7 +320,7 @@ BEGIN
 	ELSIF retention_us <= 0 THEN
 		RAISE EXCEPTION 'argument "retention" must be positive'
 			USING ERRCODE = 'invalid_parameter_value',
-				DETAIL = format('It is %s seconds long.', trim_scale(retention_us / 1000000.0)),
+				DETAIL = format('It is %s seconds long.', trim_scale(retention_us::numeric / 1000000.0)),
 				HINT = 'Give the longest time from an event''s creation to its last delivery, or 100 years to remember for ever.';
 	ELSIF consumer_check.expire_by_id_age AND coalesce(retention_us, for_ever) >= for_ever THEN
 		RAISE EXCEPTION 'argument "expire_by_id_age" needs a retention of less than 100 years'

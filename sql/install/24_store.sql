@@ -95,7 +95,7 @@ $$;
 -- the restore on.
 
 CREATE VIEW @extschema@.stat_claims AS
-SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples, t.n_live_tup, 0))) AS live_rows,
+SELECT pg_catalog.int8(pg_catalog.sum(GREATEST(c.reltuples::float8, t.n_live_tup::float8, 0::float8))) AS live_rows,
 	   pg_catalog.int8(pg_catalog.sum(pg_catalog.pg_stat_get_numscans(k.oid))) AS probes,
 	   pg_catalog.int8(pg_catalog.sum(t.n_tup_ins)) AS rows_written,
 	   pg_catalog.int8(pg_catalog.sum(t.n_tup_del)) AS rows_removed,

@@ -72,7 +72,7 @@ BEGIN
 	SELECT m.run FROM idempotency_data.%I AS m
 	 WHERE m.kind = 0
 	   AND (pg_catalog.pg_visible_in_snapshot(m.packer, pg_catalog.pg_current_snapshot())
-			OR m.packer::text::numeric - pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::numeric >= 2147483648)
+			OR m.packer::text::numeric - pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::numeric >= 2147483648.0)
 	) END', slot));
 	END LOOP;
 END

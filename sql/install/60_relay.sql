@@ -54,10 +54,10 @@ CREATE TABLE idempotency_data.relays (
         relay_id BETWEEN 1 AND 1999999999 AND octet_length(relay) BETWEEN 1 AND 1020
         AND epoch BETWEEN 0 AND 1152921504606846976 AND server_epoch BETWEEN 0 AND 1152921504606846976
         AND array_position(aggregate_types, NULL) IS NULL AND coalesce(array_ndims(aggregate_types), 1) = 1
-        AND extract(epoch FROM retry_for) * 1000 BETWEEN 0 AND 3155760000000
+        AND extract(epoch FROM retry_for) * 1000.0 BETWEEN 0.0 AND 3155760000000.0
         AND max_attempts BETWEEN 0 AND 1000000
-        AND extract(epoch FROM min_backoff) * 1000 BETWEEN 1 AND 86400000
-        AND extract(epoch FROM max_backoff) * 1000 BETWEEN 1 AND 86400000
+        AND extract(epoch FROM min_backoff) * 1000.0 BETWEEN 1.0 AND 86400000.0
+        AND extract(epoch FROM max_backoff) * 1000.0 BETWEEN 1.0 AND 86400000.0
         AND batch_events BETWEEN 1 AND 10000
         AND batch_size BETWEEN 1024 AND 16777216
         AND max_lag_size BETWEEN 1048576 AND 9223372036854775807

@@ -55,13 +55,15 @@ COMMENT ON COLUMN @extschema@.stat_progress.pid IS
 
 -- Short texts for a screen: at most 6, 6 and 8 characters.  The planner takes the bodies
 -- into the query, as long as these are expressions and no argument is volatile.
+-- Here as in all scripts, a constant beside a numeric is one: to "numeric > int" a database
+-- has no best operator whose cast from numeric to int was made implicit.
 CREATE FUNCTION idempotency_data.short_number(n numeric) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN n < 10 AND n <> pg_catalog.trunc(n) THEN pg_catalog.round(n, 1)::text
+    AS $$ SELECT CASE WHEN n < 10.0 AND n <> pg_catalog.trunc(n) THEN pg_catalog.round(n, 1)::text
                       WHEN n < 99999.5 THEN pg_catalog.round(n)::text
-                      WHEN n < 99999500 THEN pg_catalog.round(n / 1000)::text || 'k'
-                      WHEN n < 99999500000 THEN pg_catalog.round(n / 1000000)::text || 'M'
-                      ELSE pg_catalog.round(n / 1000000000)::text || 'G' END $$;
+                      WHEN n < 99999500.0 THEN pg_catalog.round(n / 1000.0)::text || 'k'
+                      WHEN n < 99999500000.0 THEN pg_catalog.round(n / 1000000.0)::text || 'M'
+                      ELSE pg_catalog.round(n / 1000000000.0)::text || 'G' END $$;
 COMMENT ON FUNCTION idempotency_data.short_number(numeric) IS
     'A number for the view watch.';
 
@@ -88,17 +90,17 @@ WITH relays AS MATERIALIZED (
       FROM @extschema@.stat_relay),
 segments AS MATERIALIZED (SELECT events, bytes, oldest, held_by FROM @extschema@.outbox_segments()),
 rows AS (
-    SELECT 1 AS part, 0::numeric AS place, p.job AS kind, p.object AS name,
+    SELECT 1 AS part, 0::bigint AS place, p.job AS kind, p.object AS name,
            NULL::numeric AS per_s, (p.total - p.done)::numeric AS waiting, p.since AS oldest, NULL::bigint AS bytes,
            (CASE WHEN p.total > 0 THEN pg_catalog.div(p.done::numeric * 100.0, p.total::numeric)::text || ' % done' ELSE 'begins' END)
            || COALESCE(', ' || idempotency_data.short_time(p.remaining) || ' left', '') AS state
       FROM @extschema@.stat_progress p
     UNION ALL
     SELECT 2, 1, 'outbox', NULL, NULL, pg_catalog.sum(s.events), pg_catalog.min(s.oldest), pg_catalog.sum(s.bytes)::bigint,
-           CASE WHEN NOT EXISTS (SELECT FROM relays) THEN CASE WHEN pg_catalog.sum(s.events) > 0 THEN 'no relay reads it' END
+           CASE WHEN NOT EXISTS (SELECT FROM relays) THEN CASE WHEN pg_catalog.sum(s.events) > 0.0 THEN 'no relay reads it' END
                 ELSE COALESCE('held by ' || pg_catalog.string_agg(DISTINCT s.held_by, ', '),
                               (SELECT 'for relay ' || r.relay FROM relays r WHERE r.lag_bytes > 0 ORDER BY r.lag_bytes DESC, r.relay LIMIT 1),
-                              CASE WHEN pg_catalog.sum(s.events) > 0 THEN 'retention' END) END
+                              CASE WHEN pg_catalog.sum(s.events) > 0.0 THEN 'retention' END) END
       FROM segments s
     UNION ALL
     SELECT 2, 2, 'store', NULL, NULL, NULL, NULL,
@@ -111,7 +113,7 @@ rows AS (
     SELECT 2, 4, 'cursors', NULL, NULL, NULL, NULL, c.table_bytes + c.index_bytes, 'held by ' || c.held_by FROM idempotency_data.stat_cursors_source() c
     UNION ALL
     SELECT CASE WHEN r.state IN ('streaming', 'idle', 'starting') AND r.dead = 0 THEN 4 ELSE 3 END,
-           -(COALESCE(r.lag_events, 0) + r.retrying), 'relay', r.relay, r.rate, r.lag_events + r.retrying, r.oldest_waiting, r.lag_bytes,
+           -(COALESCE(r.lag_events, 0) + r.retrying), 'relay', r.relay, r.rate, (r.lag_events + r.retrying)::numeric, r.oldest_waiting, r.lag_bytes,
            CASE WHEN r.dead > 0 THEN idempotency_data.short_number(r.dead) || ' dead, ' ELSE '' END
            || r.state || COALESCE(': ' || NULLIF(r.waiting_for, 'events'), '')
       FROM relays r

@@ -32,7 +32,7 @@ BEGIN
 		IF argument.value IS NULL THEN
 			RAISE EXCEPTION 'argument "%" must not be null', argument.key
 				USING ERRCODE = 'null_value_not_allowed';
-		ELSIF NOT argument.value::numeric BETWEEN 0 AND 1e15 THEN
+		ELSIF NOT argument.value::numeric BETWEEN 0.0 AND 1e15 THEN
 			RAISE EXCEPTION 'argument "%" must be between 0 and 1e15', argument.key
 				USING ERRCODE = 'invalid_parameter_value';
 		END IF;
@@ -70,7 +70,9 @@ BEGIN
 		('max_locks_per_transaction', 'locks',
 		 'greatest(64, claims_per_transaction)')
 	LOOP
-		EXECUTE format('SELECT ceil(%s) FROM jsonb_to_record($1) AS a (%s)', how,
+		-- Whole numbers become numeric ones: a database may have a cast from numeric to int that
+		-- is implicit, and then no operator is the best one.
+		EXECUTE format('SELECT ceil(%s) FROM jsonb_to_record($1) AS a (%s)', regexp_replace(how, '(?<![0-9a-z_.])[0-9]+(?![0-9a-z_.])', E'\\&.0', 'g'),
 					   (SELECT string_agg(quote_ident(k) || ' numeric', ', ') FROM jsonb_object_keys(given) AS k))
 		   INTO value USING given;
 		RETURN NEXT;

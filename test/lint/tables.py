@@ -69,8 +69,8 @@ def relay_options(sql):
         same(f'type of {name}', TYPES[kind], declared[name].split()[0])
         wanted = {
             'names': f'array_position({name}, NULL) IS NULL AND coalesce(array_ndims({name}), 1) = 1',
-            'period': f'extract(epoch FROM {name}) * 1000 BETWEEN 0 AND {most}',
-            'interval': f'extract(epoch FROM {name}) * 1000 BETWEEN {least} AND {most}',
+            'period': f'extract(epoch FROM {name}) * 1000.0 BETWEEN 0.0 AND {most}.0',
+            'interval': f'extract(epoch FROM {name}) * 1000.0 BETWEEN {least}.0 AND {most}.0',
         }.get(kind, f'{name} BETWEEN {least} AND {most}')
         if not re.search(rf'(\(|AND ) ?{re.escape(wanted)}( AND|\))', check):
             faults.append(f'the CHECK "sound" of relays lacks "{wanted}"')

@@ -32,11 +32,13 @@ sub refuses
 	return;
 }
 
-# Casts that make "text || int" ambiguous, and an access method of tables, before ours
+# Casts that make "text || int" and "numeric > int" ambiguous, and an access method of tables, before ours
 foreach my $type ('int2', 'int4', 'int8', 'numeric')
 {
 	sql("CREATE CAST ($type AS text) WITH INOUT AS IMPLICIT");
 }
+sql(q{UPDATE pg_cast SET castcontext = 'i' WHERE castcontext = 'a' AND castsource IN ('numeric'::regtype, 'float8'::regtype, 'int8'::regtype)
+	AND casttarget IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)});
 sql('CREATE ACCESS METHOD other TYPE TABLE HANDLER heap_tableam_handler');
 sql('SET default_table_access_method = other', 'SET client_min_messages = warning', 'CREATE EXTENSION idempotency CASCADE');
 is(sql(q{SELECT DISTINCT a.amname FROM pg_class c JOIN pg_am a ON a.oid = c.relam
@@ -45,6 +47,8 @@ sql(q{CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE plpgsql AS 'BE
 	q{CREATE SERVER handler FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle')},
 	q{SELECT idempotency.relay_create('refused', 'handler', max_attempts => 1)},
 	q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')},
+	q{SELECT idempotency.consumer_create('leases', retention => '1 day', lease_duration => '10 s')},
+	q{SELECT idempotency.lease_event('e', 'leases')},
 	q{SELECT idempotency.claim_event('e'), idempotency.complete_event('e')});
 IdemTest::wait_for($node, 'SELECT dead = 1 FROM idempotency.stat_relay');
 foreach my $view (split /\n/, sql(q{SELECT relname FROM pg_class WHERE relkind = 'v' AND relnamespace = 'idempotency'::regnamespace}))
@@ -53,6 +57,8 @@ foreach my $view (split /\n/, sql(q{SELECT relname FROM pg_class WHERE relkind =
 }
 is(sql(q{SELECT count(*) FROM idempotency.doctor() WHERE finding ~ 'could not look'}), '0', 'doctor beside the casts');
 cmp_ok(sql('SELECT count(*) FROM idempotency.sizing()'), '>', 10, 'sizing beside the casts');
+refuses(q{SELECT idempotency.consumer_create('bad', retention => '0')}, qr/^DETAIL:  It is 0 seconds long/m, 'an error beside the casts');
+command_ok([ 'pg_dump', '-a', '-f', '/dev/null', '-d', $node->connstr('postgres') ], 'a dump beside the casts');
 
 # A trigger that no command makes
 sql(q{CREATE FUNCTION on_change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'},
