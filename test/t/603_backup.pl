@@ -238,6 +238,29 @@ my $booked = q{SELECT event_id, aggregate_id FROM idempotency.outbox_events ORDE
 my $events = $old->safe_psql('books', $booked);
 command_ok([ 'pg_dump', '-Fc', '-f', 'books.dump', '-d', $old->connstr('books') ], 'a dump with events of a trigger');
 
+# A schema that is restored before its data
+$old->safe_psql('postgres', 'CREATE DATABASE sales');
+$old->safe_psql('sales', <<'END');
+SET client_min_messages = warning;
+CREATE EXTENSION idempotency CASCADE;
+CREATE TABLE orders (id int PRIMARY KEY);
+CREATE TABLE done (event_id uuid);
+CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE sql AS 'INSERT INTO public.done VALUES (event_id)';
+CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM idempotency.outbox_enqueue('order', NEW.id::text, 'Placed', '{}');
+	RETURN NULL;
+END $$;
+CREATE TRIGGER tell AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION tell();
+CREATE SERVER handler FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle');
+SELECT idempotency.relay_create('handled', 'handler');
+INSERT INTO orders SELECT generate_series(1, 5);
+END
+IdemTest::wait_for($old, 'SELECT count(*) = 5 FROM done', undef, 'sales');
+my $placed = $old->safe_psql('sales', $booked);
+command_ok([ 'pg_dump', '-Fc', '-f', 'sales.dump', '-d', $old->connstr('sales') ], 'a dump with events of a trigger of its own');
+command_ok([ 'pg_dump', '-s', '-f', 'schema.sql', '-d', $old->connstr('sales') ], 'its schema');
+
 # A base backup beside the live server.  The copy has an event of its own.
 run_part('Base backup');
 enqueue('restored-db', 1);
@@ -271,5 +294,11 @@ run_part('Another extension that enqueues');
 is($new->safe_psql('books', $booked), $events, 'the restored events are those that were dumped');
 $new->safe_psql('books', 'INSERT INTO ledger.entries VALUES (6)');
 is($new->safe_psql('books', q{SELECT count(*), count(DISTINCT event_id) FROM idempotency.outbox_events}), '6|6', 'the trigger is on again');
+$new->safe_psql('postgres', 'CREATE DATABASE sales');
+command_ok([ 'psql', '-q', '-v', 'ON_ERROR_STOP=1', '-f', 'schema.sql', '-d', $new->connstr('sales') ], 'the schema is restored');
+run_part('The schema first, the data later');
+is($new->safe_psql('sales', $booked), $placed, 'no event is enqueued once more');
+$new->safe_psql('sales', q{SELECT idempotency.relay_adopt('handled'); INSERT INTO orders VALUES (6)});
+IdemTest::wait_for($new, 'SELECT count(*) = 6 AND count(DISTINCT event_id) = 6 FROM done', undef, 'sales');
 $_->stop foreach $new, $warehouse;
 done_testing();
