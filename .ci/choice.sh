@@ -104,7 +104,7 @@ seconds()
 		steady) echo 80 ;;
 		monitoring) echo 120 ;;
 		patroni) echo 140 ;;
-		debs) echo 900 ;;
+		debs) echo 960 ;;
 		update) echo 330 ;;
 		*) echo "${faults:-600}" ;;
 	esac

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The life of the packages in a clean Debian: installed, used, upgraded, removed, installed
-# again, purged.
+# again, purged.  The commands for the upgrade and the end are those of doc/howto/upgrade.md
+# and remove.md.
 #
 # run.sh runs this in a copy of a folder with nothing but debootstrap's smallest variant,
 # with the packages of a lower version in /mnt/old and those of this tree in /mnt/new.
@@ -8,6 +9,8 @@
 set -uo pipefail
 # shellcheck source=test/packages/checks.sh
 . /tmp/idempotency/test/packages/checks.sh
+# shellcheck source=test/packages/page.sh
+. /tmp/idempotency/test/packages/page.sh
 
 core=postgresql-$VERSION-idempotency
 
@@ -31,6 +34,29 @@ install_from()
 	mapfile -t debs < <(names "$1" | sed "s|.*|$1/&_*.deb|")
 	# shellcheck disable=SC2068 # patterns of file names
 	apt install ${debs[@]}
+}
+
+# The folder has neither sudo nor systemd, and nobody answers apt.
+sudo()
+{
+	"$@"
+}
+
+systemctl()
+{
+	local unit=${2#postgresql@}
+
+	pg_ctlcluster "${unit%%-*}" "${unit#*-}" "$1"
+}
+
+# run_span PAGE BEGINNING: the command of the page.
+run_span()
+{
+	local command
+
+	command=$(code_span "$1" "$2")
+	echo "$command"
+	[ -n "$command" ] && eval "$command"
 }
 
 # What a package could leave behind: all files but those of apt, dpkg and the administrator.
@@ -109,19 +135,28 @@ upgrade()
 	local before
 
 	before=$(postmaster)
-	install_from /mnt/new || return 1
+	mkdir /tmp/new && cp "${debs[@]}" /tmp/new && (cd /tmp/new && run_span upgrade 'sudo apt install') || return 1
 	[ "$(installed_version "${ours[@]}")" = "installed $(dpkg-deb -f "$(echo /mnt/new/"${core}"_*.deb)" Version)" ] &&
 		[ "$(postmaster)" = "$before" ] && [ "$(mapped)" = "$lib/idempotency.so (deleted)" ]
 }
 
 restart()
 {
-	cluster restart && [ "$(mapped)" = "$lib/idempotency.so" ]
+	run_span upgrade 'sudo systemctl restart' && [ "$(mapped)" = "$lib/idempotency.so" ]
 }
 
+# The version, the update; relays are back.
 update()
 {
-	sql -c 'ALTER EXTENSION idempotency UPDATE'
+	blocks upgrade "The update" /tmp/update && blocks upgrade "Afterwards" /tmp/afterwards &&
+		runuser -u postgres -- psql -X -v ON_ERROR_STOP=1 -f - <<<"$(cat /tmp/update/*.block)" &&
+		until_is "$(cat /tmp/afterwards/01.output)" in_columns /tmp/afterwards/01.block
+}
+
+# The output of a block as a page has it.
+in_columns()
+{
+	runuser -u postgres -- psql -X -f - <"$1" | sed 's/[ \t]*$//'
 }
 
 remove()
@@ -152,10 +187,17 @@ again()
 	cluster restart
 }
 
+# Another library that is preloaded stays.
+off_the_server()
+{
+	sql -c "ALTER SYSTEM SET shared_preload_libraries = auto_explain, idempotency" && rm "$conf" && cluster restart && sql -c 'DROP EXTENSION idempotency CASCADE' || return 1
+	blocks remove "Off the server" /tmp/off && runuser -u postgres -- psql -X -v ON_ERROR_STOP=1 -f - </tmp/off/01.block && cluster restart &&
+		[ "$(sql -c 'SHOW shared_preload_libraries')" = auto_explain ] && [ "$(mapped)" = "" ]
+}
+
 purge()
 {
-	sql -c 'DROP EXTENSION idempotency CASCADE' && rm "$conf" && cluster stop &&
-		apt purge "${ours[@]}" && apt -o APT::AutoRemove::SuggestsImportant=false -o APT::AutoRemove::RecommendsImportant=false autoremove --purge || return 1
+	run_span remove 'sudo apt purge' && cluster restart && cluster stop && apt -o APT::AutoRemove::SuggestsImportant=false -o APT::AutoRemove::RecommendsImportant=false autoremove --purge || return 1
 	[ -z "$(dpkg-query -W -f '${Package}\n' '*idempotency*' 2>/dev/null)" ] && diff /tmp/before <(files)
 }
 
@@ -164,6 +206,7 @@ check "the server without the extension" apt install "postgresql-$VERSION"
 create_cluster || exit 1
 files >/tmp/before
 mapfile -t ours < <(names /mnt/new)
+mapfile -t debs < <(printf '%s\n' /mnt/new/*.deb | grep -v -e -dbgsym_)
 check "the lower version is installed" install_from /mnt/old
 check "the core needs nothing that the server does not" core_is_light
 check "each sink's program is there, and its libraries are" programs_are_whole
@@ -183,6 +226,7 @@ check "it starts without" starts_without
 check "the packages again" again
 check "an event arrives again" event 4
 check "what was claimed still is remembered" remembered
+check "the extension and the preload are taken away" off_the_server
 check "purge leaves nothing" purge
 echo "$good passed, $bad failed"
 [ "$bad" = 0 ]

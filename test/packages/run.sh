@@ -8,8 +8,9 @@
 #	debs	per version: the packages are built, lintian finds no error and no warning,
 #			piuparts installs, upgrades and purges them and finds nothing left, they are
 #			installed, used, upgraded, removed and purged beside a server (inside.sh), and the
-#			tests of debian/tests pass on the installed server; those for 15 are installed and
-#			used by the commands of README.md (test/matrix/readme.sh)
+#			tests of debian/tests pass on the installed server; a cluster at work is backed up
+#			and restored by doc/howto/backup.md (backup.sh); those for 15 are installed and used
+#			by the commands of README.md (test/matrix/readme.sh)
 #	pgxn	the archive of make dist, installed by pgxnclient
 #	image	what make image-root lays out, mounted under a PostgreSQL 18 that has nothing
 #			else of the extension
@@ -148,6 +149,8 @@ try_debs()
 	step "piuparts in $suite" try_piuparts "$version"
 	step "packages in $suite" in_layer clean_folder "$version" \
 		"exec bash /tmp/idempotency/test/packages/inside.sh" VERSION="$version"
+	step "doc/howto/backup.md in $suite" in_layer clean_folder "$version" \
+		"exec bash /tmp/idempotency/test/packages/backup.sh" VERSION="$version"
 	# README.md names the packages of one release
 	[ "$version" != 15 ] || step "README.md in $suite" in_layer clean_folder "$version" \
 		"rm /etc/postgresql-common/createcluster.d/* && exec /tmp/idempotency/test/matrix/readme.sh packages"

@@ -2,7 +2,8 @@
 # A throw-away server with the extension of this tree, for trying things out.
 #
 #	server.sh start [DIR]		build, stage, initdb and start in DIR (default:
-#								a new directory); prints how to reach the server
+#								a new directory); prints how to reach the server.  If that
+#								fails, DIR is removed, but with KEEP=1
 #	server.sh psql DIR [ARG...]	run psql in the server
 #	server.sh reload DIR		build again, stage and restart; the data stay
 #	server.sh backup DIR		take a base backup of the server, which runs on
@@ -52,6 +53,7 @@ start()
 	else
 		IDEM_WORK=$(mktemp -d "${TMPDIR:-/tmp}/idem.XXXXXX")
 	fi
+	trap 'clean_up $?' EXIT
 	idem_prepare_work
 	idem_build_stage
 	idem_mkdir "$IDEM_WORK/data"
@@ -68,6 +70,14 @@ stop()
 
 	[ ! -f "$pidfile" ] || idem_stop_by_pidfile "$pidfile"
 	rm -rf "$IDEM_WORK"
+}
+
+# The end of a start with this status.
+clean_up()
+{
+	trap - EXIT
+	[ "$1" = 0 ] || [ -n "${KEEP:-}" ] || stop
+	exit "$1"
 }
 
 command=${1:-}
@@ -115,8 +125,8 @@ case $command in
 		stop
 		;;
 	shell)
-		trap 'status=$?; trap - EXIT; [ -z "${IDEM_WORK:-}" ] || stop; exit $status' EXIT
 		start
+		trap 'status=$?; trap - EXIT; stop; exit $status' EXIT
 		idem_client psql -X postgres
 		;;
 	*)
