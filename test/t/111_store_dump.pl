@@ -228,7 +228,9 @@ sub feed_runs
 {
 	my ($from, $to) = @_;
 
-	$node->safe_psql('small', join '', map { "SELECT feed('s-$_-', 200);\nSELECT idempotency.claims_maintain();\n" } $from .. $to);
+	# A claim that finds its segment full starts a packer, which could close it before the rest of the claims is there.
+	$node->safe_psql('small', "SET idempotency.claim_segment_size = '1GB';\n"
+		  . join '', map { "SELECT feed('s-$_-', 200);\nSELECT idempotency.claims_maintain();\n" } $from .. $to);
 	IdemTest::wait_for($node, q{SELECT idempotency.claims_maintain() AND NOT EXISTS (SELECT FROM idempotency.stat_claim_segments
 		WHERE state NOT IN ('current', 'empty', 'searched'))}, undef, 'small');
 	return;
