@@ -143,6 +143,7 @@ typedef struct WitnessShmem
 	char		reason[IDEM_ERROR_LEN]; /* why no yes is valid; empty: the
 										 * last one ran out, or there was no
 										 * answer yet */
+	pg_atomic_uint32 news;		/* counts what the workers are woken for */
 } WitnessShmem;
 
 static WitnessShmem *known = NULL;
@@ -162,6 +163,7 @@ idem_witness_shmem_attach(void *segment, bool found)
 	pg_atomic_init_u64(&known->until, 0);
 	SpinLockInit(&known->mutex);
 	known->reason[0] = '\0';
+	pg_atomic_init_u32(&known->news, 0);
 }
 
 /* Until when the last yes is valid; 0 after a no and before the first yes. */
@@ -220,6 +222,20 @@ idem_witness_report(IdemRelayEntry *entry, const char *relay)
 	return true;
 }
 
+uint32
+idem_witness_news(void)
+{
+	return pg_atomic_read_u32(&known->news);
+}
+
+/* Let all workers look at what has just been stored. */
+static void
+tell_workers(void)
+{
+	(void) pg_atomic_fetch_add_u32(&known->news, 1);
+	idem_wake_workers();
+}
+
 /* Store the reason.  True if it differs from the one before. */
 static bool
 set_reason(const char *reason)
@@ -234,7 +250,7 @@ set_reason(const char *reason)
 }
 
 /*
- * A yes that is valid until "until".  If the yes before had run out, wake all
+ * A yes that is valid until "until".  If the yes before had run out, tell all
  * workers: they wait for a yes, or must stop, or show another reason.
  */
 void
@@ -245,7 +261,7 @@ idem_witness_allow(IdemClock until)
 	(void) set_reason("");
 	before = (IdemClock) pg_atomic_exchange_u64(&known->until, (uint64) until);
 	if (idem_witness_clock() >= before)
-		idem_wake_workers();
+		tell_workers();
 }
 
 void
@@ -254,12 +270,12 @@ idem_witness_forbid(const char *reason)
 	bool		changed = set_reason(reason);
 
 	if (pg_atomic_exchange_u64(&known->until, 0) != 0 || changed)
-		idem_wake_workers();
+		tell_workers();
 }
 
 void
 idem_witness_note(const char *reason)
 {
 	if (set_reason(reason))
-		idem_wake_workers();
+		tell_workers();
 }

@@ -54,6 +54,12 @@ extern bool idem_witness_allows(void);
 extern long idem_witness_ms_left(void);
 
 /*
+ * Changes with each answer, or reason, that relays have to show, before the workers are
+ * woken for it.
+ */
+extern uint32 idem_witness_news(void);
+
+/*
  * Show that the relay is unwitnessed, with the reason.  False, and nothing is shown, if the
  * witness has not answered yet: nothing is wrong then.
  */

@@ -8,6 +8,8 @@
 use strict;
 use warnings FATAL => 'all';
 
+use FindBin;
+use IdemRelay;
 use IdemTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -60,6 +62,17 @@ sub configured
 	return;
 }
 
+# A new launcher looks at the labels of all databases at once, an old one within a minute.
+sub restart_launcher
+{
+	my $launcher = q{FROM pg_stat_activity WHERE backend_type = 'idempotency launcher'};
+	my $pid = sql("SELECT pid $launcher");
+
+	sql("SELECT pg_terminate_backend($pid)");
+	IdemTest::wait_for($node, "SELECT count(*) = 1 $launcher AND pid <> $pid");
+	return;
+}
+
 # A session that keeps a transaction open.
 sub open_transaction
 {
@@ -94,6 +107,38 @@ is(sql('SELECT idempotency.doctor()', as => 'monitor'), sql('SELECT idempotency.
 like((sql("SELECT finding FROM idempotency.doctor() WHERE area = 'version'"))[0], qr/^PostgreSQL \d.*, idempotency \d.*, pgcrypto \d/, 'versions');
 my ($rc, undef, $err) = $node->psql('postgres', 'CREATE ROLE nobody LOGIN; SET ROLE nobody; SELECT idempotency.doctor()');
 like($err, qr/permission denied/, 'others may not call it');
+
+#
+# doctor() has the query under "Look" of operate.md once more, in C.  On rows of each state, wait
+# and age both name the same relays.
+#
+my ($report, $area) = map { slurp_file("$FindBin::RealBin/../../src/$_") } 'relay/report.c', 'doctor/relays.c';
+my %states = $report =~ /\[(IDEM_RELAY_\w+)\] = "([^"]+)"/g;
+my %waits = $report =~ /\[(IDEM_WAIT_\w+)\] = "([^"]+)"/g;
+my ($patience) = $area =~ /^#define PATIENCE "(.*)"$/m;
+my ($healthy) = $area =~ /^is_fault\(.*?\breturn (.*?);/ms;
+my ($arguments) = $area =~ /^look_at_waits\(.*?idem_spi_read\((.*?), 0, NULL, NULL\);/ms;
+my $waiting = join '', ($arguments =~ s/ PATIENCE / "$patience" /gr) =~ /"([^"]*)"/g;
+my $operators = IdemRelay::operator_query(5);
+s/(?:%t|idempotency)\.stat_relay/looked_at/ or die "it reads no stat_relay: $_" foreach $waiting, $operators;
+my ($states, $waits, $faults) = map { "'{" . join(',', map { qq{"$_"} } @$_) . "}'::text[]" }
+	[ values %states ], [ values %waits ], [ map { $states{$_} } grep { $healthy !~ /\b$_\b/ } keys %states ];
+cmp_ok(sql("SELECT cardinality($faults)"), '>', 5, 'states that need somebody');
+is(sql(<<"END"), 't|', 'doctor() and the query of operate.md name the same relays');
+BEGIN;
+CREATE TEMP TABLE looked_at AS
+SELECT row_number() OVER ()::text AS relay, state, waiting_for, now() - waits AS waiting_since, retrying, 0 AS dead, NULL AS last_error,
+	now() - delivered AS delivered_at, now() - failed AS last_error_at, now() - oldest AS oldest_waiting
+FROM unnest($states) state, unnest($waits || NULL::text) waiting_for, unnest('{NULL,1 s,4.9 s,5.1 s,1 h}'::interval[]) waits,
+	unnest('{0,1}'::int[]) retrying, unnest('{NULL,2 s,2 h}'::interval[]) delivered, unnest('{NULL,3 s}'::interval[]) failed,
+	unnest('{NULL,1 s,4.9 s,5.1 s,1 h}'::interval[]) oldest;
+WITH operators AS (SELECT relay FROM ($operators) q),
+	doctors AS (SELECT relay FROM ($waiting) q UNION SELECT relay FROM looked_at WHERE state = ANY ($faults))
+SELECT (SELECT count(*) BETWEEN 1000 AND (SELECT count(*) FROM looked_at) - 1000 FROM doctors),
+	(SELECT string_agg(DISTINCT concat_ws(' ', state, waiting_for, now() - waiting_since, retrying, delivered_at > last_error_at, now() - oldest_waiting), ', ')
+		FROM looked_at WHERE relay IN ((TABLE operators EXCEPT TABLE doctors) UNION (TABLE doctors EXCEPT TABLE operators)));
+ROLLBACK;
+END
 
 # What takes a minute begins here.
 sql(q{BEGIN; SELECT idempotency.claim_event('prepared'), idempotency.complete_event('prepared'); PREPARE TRANSACTION 'left over'});
@@ -206,8 +251,8 @@ my $untracked = open_transaction(q{SET track_activities = off; SELECT idempotenc
 # Workers, witness, programs
 #
 finds('a database without its label', 'workers', qr/^the relays of this database have no worker: no slot/, qr/as a superuser: (SECURITY LABEL .* IS 'relays');/,
-	sub { sql('SECURITY LABEL FOR idempotency ON DATABASE postgres IS NULL'); IdemTest::wait_for($node, q{SELECT state = 'not running' FROM idempotency.stat_relay}) },
-	sub { sql($_[0]); IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') FROM idempotency.stat_relay}) });
+	sub { sql('SECURITY LABEL FOR idempotency ON DATABASE postgres IS NULL'); restart_launcher(); IdemTest::wait_for($node, q{SELECT state = 'not running' FROM idempotency.stat_relay}) },
+	sub { sql($_[0]); restart_launcher(); IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') FROM idempotency.stat_relay}) });
 finds('a witness that says no', 'witness', qr/^there is no valid yes/, qr/^Run the command of idempotency\.publish_witness/,
 	sub { configured(q{ALTER SYSTEM SET idempotency.publish_witness = '/bin/false'}); IdemTest::wait_for($node, q{SELECT state = 'unwitnessed' FROM idempotency.stat_relay}) },
 	sub { configured(q{ALTER SYSTEM SET idempotency.publish_witness = '/bin/true'}); IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') FROM idempotency.stat_relay}) });

@@ -249,5 +249,18 @@ holds_and_goes_on('a crash');
 is( $node->safe_psql('postgres', 'SELECT count(*) - count(DISTINCT event_id) FROM effects'),
 	'0', 'each effect once');
 unlike(slurp_file($node->logfile), qr/PANIC|server process .* was terminated by signal (?!9)/, 'the server was fine');
+
+# Relays at rest show the answer when it is there, not when they look at their tables again.
+$node->safe_psql('postgres', q{ALTER SYSTEM SET idempotency.sink_idle_timeout = '100 ms'});
+foreach my $round (1, 2)
+{
+	set_witness('');
+	IdemTest::wait_for($node, q{SELECT bool_and(state = 'idle') FROM idempotency.stat_relay});
+	quick("the state of relays at rest, $round", sub {
+		set_witness('/bin/false');
+		IdemTest::wait_for($node, q{SELECT bool_and(state = 'unwitnessed' AND last_error = 'the publish witness says no') FROM idempotency.stat_relay});
+	});
+}
+
 $node->stop;
 done_testing();

@@ -112,6 +112,7 @@ static IdemClock next_maintenance = 0;
 static MemoryContext loop_cxt = NULL;
 static bool witnessed = true;	/* the witness allowed it at the relays' last
 								 * turn */
+static uint32 witness_news = 0; /* of which the relays have had a turn */
 
 /*
  * As the worker ends: give up the slot and the entries, so that the launcher
@@ -468,6 +469,7 @@ static void
 loop_once(void)
 {
 	bool		was_witnessed = witnessed;
+	uint32		news;
 	bool		failed = false;
 	WaitEvent	event;
 	IdemClock	now;
@@ -489,9 +491,17 @@ loop_once(void)
 		idem_relays_woken(stamp);
 	}
 	idem_children_serve();
+
+	/*
+	 * A relay at rest takes a turn only here.  A yes may run out without
+	 * news.  A no to the first question is news, though nothing was allowed
+	 * before.
+	 */
+	news = idem_witness_news();
 	witnessed = idem_witness_allows();
-	if (witnessed != was_witnessed)
+	if (witnessed != was_witnessed || news != witness_news)
 		idem_relays_activate_all();
+	witness_news = news;
 	again = idem_relays_run(loop_cxt, &failed);
 
 	/* A failed relay's tables may be gone with a dropped extension. */
