@@ -261,8 +261,8 @@ group=clients
 idem_make_work
 if [ "$names" != page ]; then
 	idem_build_stage || give_up "clients: build"
-	cp -R test/clients "$IDEM_WORK/"
-	chmod -R a+rX "$IDEM_WORK/clients"
+	cp -R test/clients test/python "$IDEM_WORK/"
+	chmod -R a+rX "$IDEM_WORK/clients" "$IDEM_WORK/python"
 	idem_mkdir "$IDEM_WORK/data"
 	{ idem_initdb "$IDEM_WORK/data" preload && idem_start "$IDEM_WORK/data" "$IDEM_WORK/log/server.log"; } ||
 		give_up "clients: server"

@@ -341,13 +341,21 @@ idem_initdb()
 	} | idem_as tee -a "$1/postgresql.conf" >/dev/null
 }
 
-# Print a TCP port on which no process listens now.
+# Print a TCP port on which no process listens now, below those that the kernel gives to
+# connections: a server that is started again would find somebody's connection there.
 idem_free_port()
 {
 	perl -MIO::Socket::INET -e '
-		my $s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => 0,
-			Listen => 1) or die "no free port: $!\n";
-		print $s->sockport, "\n";'
+		my ($lowest) = split " ", <>;
+		my $s;
+
+		for (my $try = 0; !$s; $try++)
+		{
+			die "no free port: $!\n" if $try == 1000;
+			$s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", Listen => 1,
+				LocalPort => $lowest > 12000 ? 10000 + int(rand($lowest - 10000)) : 0);
+		}
+		print $s->sockport, "\n";' /proc/sys/net/ipv4/ip_local_port_range
 }
 
 # idem_start DATADIR LOGFILE: start the server; idem_client reaches this server from

@@ -7,11 +7,15 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
 from proxy import Proxy
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+from server import free_port  # noqa: E402, the drivers import it from here
 
 PATIENCE = 120.0
 LOGS = pathlib.Path(tempfile.mkdtemp())
@@ -33,12 +37,6 @@ def check(name, good, why=""):
     print("ok" if good else "NOT OK", name, flush=True)
     if not good and why:
         print("    |", str(why).replace("\n", "\n    | "), flush=True)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def as_pasted(block, language, names):

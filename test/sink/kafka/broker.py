@@ -18,8 +18,9 @@ from notrun import NotRun
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parent.parent.parent
-sys.path.append(str(TOP / "test/crash"))
+sys.path += [str(TOP / "test/crash"), str(TOP / "test/python")]
 from machine.clock import Clock  # noqa: E402
+from server import free_port  # noqa: E402
 
 JAVA = ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -82,13 +83,11 @@ def copy_jars(directory):
 
 
 def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in socks]
-    for s in socks:
-        s.close()
-    return ports
+    """So many different ones: a broker that is started again needs its ports again."""
+    ports = set()
+    while len(ports) < n:
+        ports.add(free_port())
+    return list(ports)
 
 
 def unprivileged():
