@@ -286,7 +286,7 @@ look_at_disk(IdemDoctor *d, const char *what, const char *path)
 	if (free_percent < MIN_FREE_PERCENT)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("%d %% of the disk of %s are free", free_percent, what),
-						"Make room on the disk, or enlarge it. See \"What holds the disk\" in doc/howto/operate.md for what the extension holds, and why.");
+						"Make room on the disk, or enlarge it. See doc/howto/disk.md for what the extension holds, and why.");
 	return free_percent;
 }
 
