@@ -11,6 +11,8 @@
 #			tests of debian/tests pass on the installed server; a cluster at work is backed up
 #			and restored by doc/howto/backup.md (backup.sh); those for 15 are installed and used
 #			by the commands of README.md (test/matrix/readme.sh)
+#			Of two versions that follow each other: pg_upgradecluster from the one to the other,
+#			with the packages of both (major.sh)
 #	pgxn	the archive of make dist, installed by pgxnclient
 #	image	what make image-root lays out, mounted under a PostgreSQL 18 that has nothing
 #			else of the extension
@@ -142,7 +144,8 @@ try_debs()
 	read -r suite _ < <(suite_of "$version")
 	step "packages for $version" build_debs "$version" || return
 	rm -rf "$work/share"
-	mkdir -p "$work/share"
+	mkdir -p "$work/share" "$work/built"
+	cp -al "$work/debs/$suite" "$work/built/$version"
 	mv "$work/debs/$suite" "$work/share/new"
 	step "the same as a lower version" lower_version || return
 	step "lintian in $suite" in_layer build_folder "$version" "$lint_script"
@@ -155,6 +158,32 @@ try_debs()
 	[ "$version" != 15 ] || step "README.md in $suite" in_layer clean_folder "$version" \
 		"rm /etc/postgresql-common/createcluster.d/* && exec /tmp/idempotency/test/matrix/readme.sh packages"
 	step "debian/tests in $suite" in_layer build_folder "$version" "$test_script"
+}
+
+# try_major OLD NEW
+try_major()
+{
+	local old=$1 version=$2 suite old_suite
+
+	read -r suite _ < <(suite_of "$version")
+	read -r old_suite _ < <(suite_of "$old")
+	rm -rf "$work/share"
+	mkdir "$work/share"
+	cp -al "$work/built/$old" "$work/share/old" && cp -al "$work/built/$version" "$work/share/new" || return
+	step "from $old to $version in $suite" in_layer clean_folder "$version" \
+		"exec bash /tmp/idempotency/test/packages/major.sh" VERSION="$version" OLD="$old" OLD_SUITE="$old_suite"
+}
+
+# The packages of each version, and the way from the version before.
+try_all_debs()
+{
+	local version former=
+
+	for version in $VERSIONS; do
+		try_debs "$version"
+		[ -z "$former" ] || try_major "$former" "$version"
+		former=$version
+	done
 }
 
 # As a user of PGXN does it, and with two tests of make installcheck.
@@ -211,7 +240,7 @@ tar -c -C "$work" -f "$work/sources.tar" idempotency
 mkdir "$work/share"
 for part in $PARTS; do
 	case $part in
-		debs) for version in $VERSIONS; do try_debs "$version"; done ;;
+		debs) try_all_debs ;;
 		pgxn) try_pgxn ;;
 		image) try_image ;;
 		*) idem_die "no such part: $part" ;;
