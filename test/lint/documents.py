@@ -36,6 +36,11 @@ MARKED = {
 WHOLE = {
     'doc/howto/backup.md': 'test/t/603_backup.pl',
 }
+# Tests that run a page's blocks ```sh debian, with packages.
+DEBIAN = {
+    'doc/howto/backup.md': 'test/packages/backup.sh',
+    'doc/howto/upgrade.md': 'test/packages/major.sh',
+}
 # Blocks that no test runs, by a page and how the block begins.
 NOT_RUN = {
     ('doc/howto/webhooks.md', '    PERFORM net.http_post('): 'code to be replaced, of another extension',
@@ -123,6 +128,8 @@ def check_length(top):
 
 def ran_by(top, page, mark, language, info, text):
     """The test that runs a block, or None."""
+    if (language, info.split()) == ('sh', ['debian']):
+        return DEBIAN.get(page)
     if page in WHOLE and language in ('sql', 'sh', 'text'):
         return WHOLE[page]
     if language == 'sql' or (language, info.split()) == ('sh', ['run']):
