@@ -42,6 +42,7 @@ idem_batch_free(IdemBatch *b)
 	for (uint32_t i = 0; i < b->count; i++)
 		free(b->events[i].message);
 	free(b->events);
+	free(b->places);
 	free(b->arena);
 	free(b);
 }

@@ -75,6 +75,7 @@ struct IdemBatch
 	uint32_t	count;			/* events in use */
 	uint32_t	size;			/* events allocated */
 	IdemBatchEvent *events;		/* stays in place once the batch is complete */
+	struct IdemPlace *places;	/* of its events, see lane.h; NULL: none */
 	uint8_t    *arena;			/* strings and data of all events */
 	size_t		arena_len;
 	size_t		arena_size;
@@ -154,6 +155,10 @@ typedef enum IdemJobEnd
 /* Run a job for at most timeout ms; take frames meanwhile. */
 extern IdemJobEnd idem_intake_run(IdemIntake *in, IdemJob job, void *arg, int timeout);
 
+/* The same in two steps, between which the caller works at what the job does not touch. */
+extern void idem_intake_begin(IdemIntake *in, IdemJob job, void *arg);
+extern IdemJobEnd idem_intake_end(IdemIntake *in, int timeout);
+
 /* intake.c */
 
 /* Take the frames that are there into batches. */
@@ -178,6 +183,13 @@ extern void idem_intake_answer(IdemIntake *in, IdemBatch *b);
 extern uint32_t idem_batch_count_decided(const IdemBatch *b);
 
 /* keys.c */
+
+/* The event's key: a hash, never 0; its name, which is aggregate_type, NUL, aggregate_id. */
+extern uint64_t idem_key_hash(const IdemBatchEvent *e);
+extern size_t idem_key_len(const IdemBatchEvent *e);
+extern void idem_key_write(const IdemBatchEvent *e, char *name);
+extern bool idem_key_is(const IdemBatchEvent *e, const char *name, size_t len);
+
 extern void idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e);
 extern bool idem_keys_has(const IdemKeys *keys, const IdemBatchEvent *e);
 

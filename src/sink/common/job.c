@@ -5,17 +5,19 @@
  *
  * The main thread waits in idem_sink_wait meanwhile, so PINGs are answered, and
  * takes the worker's frames into batches: the next batches are there as soon as
- * a commit is done.
+ * a commit is done.  The helper thread begins with the first job and stays: a job
+ * may be as short as one message.
  *
  * INVARIANT
  *	One job at a time.  A job that has not ended in its time keeps running, and
  *	may still use its argument: the caller has to end the program.
  *
  * LOCKING
- *	The eventfd orders the job's writes before the main thread's reads.  A job
- *	touches complete batches only, and neither first and last of the intake nor its sink.
+ *	Two eventfds hand the job over and back; each orders the writes before it before
+ *	the reads behind it.  A job touches complete batches only, and of the intake
+ *	neither first and last nor keys nor sink.
  * MEMORY
- *	The job's thread is detached; its argument is static.
+ *	The thread is detached, and ends with the program.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -37,23 +39,65 @@ static struct
 {
 	IdemJob		job;
 	void	   *arg;
-	int			fd;
 	bool		ok;
-}			helper = {.fd = -1};
+	int			begin;			/* eventfds */
+	int			end;
+	bool		runs;			/* the thread is there */
+}			helper;
 
-/* The helper thread: run the job, then wake the main thread. */
-static void *
-run(void *arg)
+static void
+ring(int fd)
 {
 	uint64_t	one = 1;
 	ssize_t		rc;
 
-	(void) arg;
-	helper.ok = helper.job(helper.arg);
 	do
-		rc = write(helper.fd, &one, sizeof(one));
+		rc = write(fd, &one, sizeof(one));
 	while (rc < 0 && errno == EINTR);
+}
+
+/* Wait until the other side rings.  False: the descriptor is broken. */
+static bool
+await_ring(int fd)
+{
+	uint64_t	count;
+	ssize_t		rc;
+
+	do
+		rc = read(fd, &count, sizeof(count));
+	while (rc < 0 && errno == EINTR);
+	return rc == sizeof(count);
+}
+
+/* The helper thread: run each job, then wake the main thread. */
+static void *
+run(void *arg)
+{
+	(void) arg;
+	while (await_ring(helper.begin))
+	{
+		helper.ok = helper.job(helper.arg);
+		ring(helper.end);
+	}
 	return NULL;
+}
+
+static void
+start_helper(const IdemIntake *in)
+{
+	pthread_attr_t attr;
+	pthread_t	thread;
+	int			rc;
+
+	helper.begin = eventfd(0, EFD_CLOEXEC);
+	helper.end = eventfd(0, EFD_CLOEXEC);
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	rc = helper.begin < 0 || helper.end < 0 ? errno : pthread_create(&thread, &attr, run, NULL);
+	pthread_attr_destroy(&attr);
+	if (rc != 0)
+		idem_sink_broken(in->sink, "could not start a thread: %s", strerror(rc));
+	helper.runs = true;
 }
 
 /* Wait for the end of the job.  False: it has not ended after timeout ms. */
@@ -65,34 +109,36 @@ await_end(IdemIntake *in, int timeout)
 
 	while ((left = deadline - idem_sink_clock()) >= 0)
 	{
-		if (idem_sink_wait(in->sink, helper.fd, POLLIN, (int) left, true) != 0)
+		if (idem_sink_wait(in->sink, helper.end, POLLIN, (int) left, true) != 0)
 			return true;
 		idem_intake_take(in);
 	}
 	return false;
 }
 
+void
+idem_intake_begin(IdemIntake *in, IdemJob job, void *arg)
+{
+	if (!helper.runs)
+		start_helper(in);
+	helper.job = job;
+	helper.arg = arg;
+	ring(helper.begin);
+}
+
+IdemJobEnd
+idem_intake_end(IdemIntake *in, int timeout)
+{
+	if (!await_end(in, timeout))
+		return IDEM_JOB_LATE;
+	if (!await_ring(helper.end))
+		idem_sink_broken(in->sink, "could not read from an eventfd: %s", strerror(errno));
+	return helper.ok ? IDEM_JOB_DONE : IDEM_JOB_FAILED;
+}
+
 IdemJobEnd
 idem_intake_run(IdemIntake *in, IdemJob job, void *arg, int timeout)
 {
-	pthread_attr_t attr;
-	pthread_t	thread;
-	uint64_t	count;
-	int			rc;
-
-	if (helper.fd < 0)
-		helper.fd = eventfd(0, EFD_CLOEXEC);
-	helper.job = job;
-	helper.arg = arg;
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	rc = helper.fd < 0 ? errno : pthread_create(&thread, &attr, run, NULL);
-	pthread_attr_destroy(&attr);
-	if (rc != 0)
-		idem_sink_broken(in->sink, "could not start a thread: %s", strerror(rc));
-	if (!await_end(in, timeout))
-		return IDEM_JOB_LATE;
-	if (read(helper.fd, &count, sizeof(count)) != sizeof(count))
-		idem_sink_broken(in->sink, "could not read from an eventfd: %s", strerror(errno));
-	return helper.ok ? IDEM_JOB_DONE : IDEM_JOB_FAILED;
+	idem_intake_begin(in, job, arg);
+	return idem_intake_end(in, timeout);
 }

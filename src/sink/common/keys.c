@@ -30,9 +30,9 @@
 
 #define FIRST_SLOTS	64
 
-/* FNV-1a over type and id; never 0. */
-static uint64_t
-hash_of(const IdemBatchEvent *e)
+/* FNV-1a over type and id. */
+uint64_t
+idem_key_hash(const IdemBatchEvent *e)
 {
 	const char *parts[2] = {idem_batch_at(e, e->aggregate_type), idem_batch_at(e, e->aggregate_id)};
 	uint32_t	lens[2] = {e->aggregate_type.len, e->aggregate_id.len};
@@ -47,14 +47,29 @@ hash_of(const IdemBatchEvent *e)
 	return h | 1;
 }
 
-static bool
-is_key_of(const IdemKey *k, const IdemBatchEvent *e)
+size_t
+idem_key_len(const IdemBatchEvent *e)
+{
+	return (size_t) e->aggregate_type.len + 1 + e->aggregate_id.len;
+}
+
+void
+idem_key_write(const IdemBatchEvent *e, char *name)
 {
 	uint32_t	type = e->aggregate_type.len;
 
-	return k->len == (size_t) type + 1 + e->aggregate_id.len &&
-		memcmp(k->name, idem_batch_at(e, e->aggregate_type), type) == 0 && k->name[type] == '\0' &&
-		memcmp(k->name + type + 1, idem_batch_at(e, e->aggregate_id), e->aggregate_id.len) == 0;
+	memcpy(name, idem_batch_at(e, e->aggregate_type), type);
+	name[type] = '\0';
+	memcpy(name + type + 1, idem_batch_at(e, e->aggregate_id), e->aggregate_id.len);
+}
+
+bool
+idem_key_is(const IdemBatchEvent *e, const char *name, size_t len)
+{
+	uint32_t	type = e->aggregate_type.len;
+
+	return len == idem_key_len(e) && memcmp(name, idem_batch_at(e, e->aggregate_type), type) == 0 && name[type] == '\0' &&
+		memcmp(name + type + 1, idem_batch_at(e, e->aggregate_id), e->aggregate_id.len) == 0;
 }
 
 /* The slot of the event's key, or the free slot that the key would take. */
@@ -63,7 +78,7 @@ find(const IdemKeys *keys, const IdemBatchEvent *e, uint64_t hash)
 {
 	size_t		i = hash & (keys->size - 1);
 
-	while (keys->slots[i].hash != 0 && !(keys->slots[i].hash == hash && is_key_of(&keys->slots[i], e)))
+	while (keys->slots[i].hash != 0 && !(keys->slots[i].hash == hash && idem_key_is(e, keys->slots[i].name, keys->slots[i].len)))
 		i = (i + 1) & (keys->size - 1);
 	return &keys->slots[i];
 }
@@ -119,7 +134,7 @@ idem_keys_has(const IdemKeys *keys, const IdemBatchEvent *e)
 
 	if (keys->used == 0)
 		return false;
-	k = find(keys, e, hash_of(e));
+	k = find(keys, e, idem_key_hash(e));
 	return k->hash != 0 && !is_over(k, e->settles) &&
 		is_before(k->first_batch, k->first_index, e->batch->number, e->index);
 }
@@ -138,7 +153,7 @@ begin_block(IdemKey *k, const IdemBatchEvent *e)
 void
 idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
 {
-	uint64_t	hash = hash_of(e);
+	uint64_t	hash = idem_key_hash(e);
 	IdemKey    *k;
 
 	if (keys->size == 0 || keys->used * 2 >= keys->size)
@@ -146,14 +161,10 @@ idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
 	k = find(keys, e, hash);
 	if (k->hash == 0)
 	{
-		uint32_t	type = e->aggregate_type.len;
-
 		k->hash = hash;
-		k->len = (size_t) type + 1 + e->aggregate_id.len;
+		k->len = idem_key_len(e);
 		k->name = idem_sink_alloc(k->len);
-		memcpy(k->name, idem_batch_at(e, e->aggregate_type), type);
-		k->name[type] = '\0';
-		memcpy(k->name + type + 1, idem_batch_at(e, e->aggregate_id), e->aggregate_id.len);
+		idem_key_write(e, k->name);
 		keys->used++;
 		begin_block(k, e);
 		return;

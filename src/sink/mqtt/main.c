@@ -96,11 +96,9 @@ greet(MSink *p)
 	};
 
 	p->in.sink = &p->sink;
-	p->in.settle = msink_settle;
-	p->in.settle_arg = p;
 	p->in.max_events = ready.max_batch_events;
 	p->in.max_bytes = ready.max_batch_bytes;
-	p->key_order = (hello.flags & IDEM_PROTO_KEY_ORDER) != 0;
+	idem_lanes_start(&p->lanes, &p->in, (hello.flags & IDEM_PROTO_KEY_ORDER) != 0);
 	(void) mosquitto_lib_init();
 	if (!check_version(p) || !msink_configure(p, &hello))
 		stop(p);
@@ -133,6 +131,6 @@ main(void)
 		if (!msink_await(&p))
 			break;
 	}
-	msink_end_delivery(&p);
+	idem_lanes_give_up(&p.lanes);
 	stop(&p);
 }

@@ -31,6 +31,7 @@
 #include "sink/common/batch.h"
 #include "sink/common/event.h"
 #include "sink/common/json.h"
+#include "sink/common/lane.h"
 #include "sink/common/program.h"
 #include "sink/common/server.h"
 
@@ -49,7 +50,6 @@
 #define MSINK_MAX_REMAINING		268435455	/* bytes of a packet behind its
 											 * first field */
 #define MSINK_MIDS				65536
-#define MSINK_LANE_SLOTS		8192	/* a power of two; about the credit */
 
 /* Bytes of messages without an answer, which the library keeps a copy of */
 #define MSINK_MAX_FLIGHT_BYTES	(16 * 1024 * 1024)
@@ -95,34 +95,12 @@ typedef struct MSinkLimits
 	int			keepalive;		/* s */
 } MSinkLimits;
 
-/* The events of a key that are not done, see lane.c. */
-typedef struct MSinkLane MSinkLane;
-
-/* Where an event of a batch stands. */
-typedef struct IdemTarget
-{
-	IdemBatchEvent *event;
-	MSinkLane  *lane;			/* NULL without key order */
-	struct IdemTarget *next;	/* in the lane */
-	struct IdemTarget *before;	/* in p->ready or p->flight */
-	struct IdemTarget *after;
-	uint64_t	bytes;			/* of the message in flight */
-	int64_t		sent_at;
-} MSinkPlace;
-
-/* Places in their order; empty: both NULL. */
-typedef struct MSinkList
-{
-	MSinkPlace *first;
-	MSinkPlace *last;
-} MSinkList;
-
 typedef struct MSink
 {
 	IdemSink	sink;
 	MSinkConfig config;
 	IdemSinkFailure failure;
-	IdemIntake	in;				/* its key order is off: lanes keep it */
+	IdemIntake	in;
 
 	/* the connection, see server.c */
 	struct mosquitto *mosq;
@@ -136,35 +114,13 @@ typedef struct MSink
 	int			gone_errno;
 	char		tls_error[256]; /* what the library said last of TLS */
 
-	/* events, see lane.c and deliver.c */
-	bool		key_order;
-	uint64_t	begun;			/* the last batch that was put into lanes */
-	uint64_t	passed;			/* all events that are in no lane yet stand
-								 * behind so many SETTLEs */
-	MSinkLane **lanes;			/* by hash */
-	size_t		n_blocked;		/* lanes without events that are blocked */
-	MSinkList	ready;			/* may be sent */
-	MSinkList	flight;			/* sent, the oldest first */
+	/* events, see deliver.c */
+	IdemLanes	lanes;
+	IdemPlaces	flight;			/* sent, the oldest first */
 	long		n_flight;
 	uint64_t	flight_bytes;
-	MSinkPlace **by_mid;		/* of the messages in flight */
+	IdemPlace **by_mid;			/* of the messages in flight */
 } MSink;
-
-static inline void
-msink_append(MSinkList *list, MSinkPlace *place)
-{
-	place->before = list->last;
-	place->after = NULL;
-	*(list->last != NULL ? &list->last->after : &list->first) = place;
-	list->last = place;
-}
-
-static inline void
-msink_remove(MSinkList *list, MSinkPlace *place)
-{
-	*(place->before != NULL ? &place->before->after : &list->first) = place->after;
-	*(place->after != NULL ? &place->after->before : &list->last) = place->before;
-}
 
 /* deliver.c */
 
@@ -179,30 +135,6 @@ extern bool msink_deliver(MSink *p);
 
 /* Wait for the broker or the worker.  False: p->failure. */
 extern bool msink_await(MSink *p);
-
-/*
- * Before the program fails, answer the batches that have refused events: their other
- * events are unknown.
- */
-extern void msink_end_delivery(MSink *p);
-
-/* lane.c */
-
-/* Put the events of a complete batch into their lanes. */
-extern void msink_begin_batch(MSink *p, IdemBatch *b);
-
-/* The event is done; NULL of sqlstate: it is acked.  The next one of its key is ready. */
-extern void msink_end_event(MSink *p, MSinkPlace *place, IdemProtoOutcome outcome, const char *sqlstate,
-							const char *message);
-
-/* The SETTLE of this number has come: see idem_keys_settle. */
-extern void msink_settle(void *arg, const IdemProtoSettle *settle, uint64_t number);
-
-/*
- * Free the lanes whose block concerns no event that is to be put into a lane: all of
- * them stand behind so many SETTLEs.
- */
-extern void msink_end_blocks(MSink *p, uint64_t passed);
 
 /* message.c */
 
