@@ -70,17 +70,20 @@ void
 idem_ce_add_header_value(IdemText *t, IdemProtoStr value)
 {
 	static const char digits[] = "0123456789ABCDEF";
+	uint32_t	plain = 0;		/* where the bytes begin that stay as they are */
 
 	for (uint32_t i = 0; i < value.len; i++)
 	{
 		unsigned char c = (unsigned char) value.data[i];
 		char		code[3] = {'%', digits[c >> 4], digits[c & 15]};
 
-		if (c <= ' ' || c == '"' || c == '%' || c > '~')
-			idem_text_add(t, code, sizeof(code));
-		else
-			idem_text_add(t, value.data + i, 1);
+		if (c > ' ' && c != '"' && c != '%' && c <= '~')
+			continue;
+		idem_text_add(t, value.data + plain, i - plain);
+		idem_text_add(t, code, sizeof(code));
+		plain = i + 1;
 	}
+	idem_text_add(t, value.data + plain, value.len - plain);
 }
 
 /* Add a member of the CloudEvent, with a string as its value. */

@@ -1,17 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * deliver.c
- *		Delivers a batch: an atomic batch of the server, or message by message.
+ *		Exactly once: delivers a batch and its position as one atomic batch of the server.
  *
- * Exactly once, the messages of a batch and its position, which is the last one, are
- * an atomic batch: each message has the batch's id and its number, and the last one
- * commits.  The server drops an atomic batch that is silent for ten seconds.  So
+ * Each message has the atomic batch's id and its number; the last one is the position,
+ * and commits.  The server drops an atomic batch that is silent for ten seconds.  So
  * nothing is sent before the batch is complete, its refused events have their results
  * and the worker has settled them.
- *
- * At least once, each message has the event's id as Nats-Msg-Id: a repeat within the
- * stream's duplicate_window is dropped.  With key order the messages go in waves that
- * have no key twice, because the server may refuse one and take the next.
  *
  * INVARIANT
  *		A batch has its verdict only after the server has acknowledged the position.
@@ -19,8 +14,12 @@
  * A crash leaves an atomic batch that the server drops, or one that is committed,
  * whose position the successor reads.
  *
+ * The messages of the next batch are made while the server stores this one.
+ *
  * MEMORY
- *		Messages are freed with their batch.  LOCKING: none.
+ *		The messages of two batches at most, which are kept until the batch's verdict.
+ *		LOCKING: none; a job touches neither events that are not in its batch nor
+ *		what messages are made by.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -40,7 +39,6 @@
 
 #define MAX_TRIES	3
 #define MARGIN		5000		/* ms that a job has beyond its requests */
-#define LOOK_TIME	500			/* ms between two looks at the clock */
 
 /* What a job gets and gives. */
 typedef struct Delivery
@@ -50,8 +48,78 @@ typedef struct Delivery
 	NSinkAnswer answer;			/* to the batch's last message */
 	NSinkFate	fate;			/* of the position that the server refused */
 	bool		careful;		/* ask whether the server begins the batch */
-	IdemKeys	keys;			/* of the wave */
 } Delivery;
+
+/* The messages of a batch are not to be used any more: they may be made anew. */
+static void
+free_messages(IdemBatch *b)
+{
+	for (uint32_t i = 0; i < b->count && b->events[i].target != NULL; i++)
+	{
+		natsMsg_Destroy(b->events[i].target->msg);
+		b->events[i].target->msg = NULL;
+	}
+}
+
+/* Make the message of an event, if it has none yet.  False: *problem. */
+static bool
+make_message(NSink *p, IdemBatchEvent *e, NSinkProblem *problem)
+{
+	if (e->target->msg == NULL)
+		e->target->msg = nsink_make_message(p, e, NULL, problem);
+	return e->target->msg != NULL;
+}
+
+/* Make places for the messages of a batch. */
+static void
+begin_messages(IdemBatch *b)
+{
+	NSinkMessage *messages;
+
+	if (b->events[0].target != NULL)
+		return;
+	messages = idem_sink_alloc(b->count * sizeof(NSinkMessage));
+	for (uint32_t i = 0; i < b->count; i++)
+	{
+		messages[i].msg = NULL;
+		b->events[i].target = &messages[i];
+	}
+}
+
+/* Make the messages of the next batch.  What has none is decided when its turn comes. */
+static void
+make_ahead(NSink *p, IdemBatch *b)
+{
+	NSinkProblem problem;
+
+	if (b == NULL || !b->complete)
+		return;
+	begin_messages(b);
+	for (uint32_t i = 0; i < b->count; i++)
+		(void) make_message(p, &b->events[i], &problem);
+}
+
+/*
+ * Make the messages of the events that are not decided; decide those that can have
+ * none, or that are blocked.
+ */
+static void
+prepare(NSink *p, IdemBatch *b)
+{
+	begin_messages(b);
+	for (uint32_t i = 0; i < b->count; i++)
+	{
+		IdemBatchEvent *e = &b->events[i];
+		NSinkProblem problem;
+
+		if (e->outcome != 0)
+			continue;
+		if (idem_intake_is_blocked(&p->in, e))
+			idem_intake_decide(&p->in, e, IDEM_PROTO_SKIPPED, "00000", NULL);
+		else if (!make_message(p, e, &problem))
+			idem_intake_decide(&p->in, e, problem.outcome, problem.sqlstate, problem.text);
+	}
+}
 
 /* A batch's id: no other batch of the stream may have it meanwhile. */
 static void
@@ -115,13 +183,14 @@ send_batch(Delivery *d)
 	for (uint32_t i = 0; i < d->b->count && s == NATS_OK; i++)
 	{
 		const IdemBatchEvent *e = &d->b->events[i];
+		natsMsg    *msg = e->target->msg;
 
 		if (e->outcome != 0)
 			continue;
-		s = number(e->target->msg, id, ++n);
+		s = number(msg, id, ++n);
 		if (s == NATS_OK && n == 1 && d->careful)
 		{
-			ok = begin_batch(d, e->target->msg);
+			ok = begin_batch(d, msg);
 			if (!ok || d->answer.code != 0)
 			{
 				natsMsg_Destroy(last);
@@ -129,7 +198,7 @@ send_batch(Delivery *d)
 			}
 		}
 		else if (s == NATS_OK)
-			s = natsConnection_PublishMsg(p->nc, e->target->msg);
+			s = natsConnection_PublishMsg(p->nc, msg);
 	}
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-before-commit");
 	if (s == NATS_OK)
@@ -158,7 +227,7 @@ decide_denied(NSink *p, IdemBatch *b)
 	{
 		IdemBatchEvent *e = &b->events[i];
 
-		if (e->outcome != 0 || e->delivered || e->target == NULL || !nsink_was_denied(e->target->subject))
+		if (e->outcome != 0 || !nsink_was_denied(natsMsg_GetSubject(e->target->msg)))
 			continue;
 		idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED, "42501", "the server does not let the user publish to the event's subject");
 		found = true;
@@ -184,10 +253,33 @@ commit_job(void *arg)
 	}
 	else if (d->answer.code == NSINK_WRONG_SEQUENCE || d->answer.code == NSINK_SEQUENCE_BUSY)
 		d->fate = nsink_look(p, d->b->position);
-	else
-		/* the stream may have other subjects, or limits, than at the start */
-		return nsink_read_stream(p, idem_sink_clock() + p->config.timeout);
 	return d->fate != NSINK_FATE_FAILED;
+}
+
+/* A job: the stream may have other subjects, or limits, than at the start. */
+static bool
+read_stream_job(void *arg)
+{
+	NSink	   *p = arg;
+
+	return nsink_read_stream(p, idem_sink_clock() + p->config.timeout);
+}
+
+/* Send the batch, and make the next one's messages meanwhile; look why the server did not take it. */
+static bool
+commit(Delivery *d)
+{
+	NSink	   *p = d->p;
+
+	idem_intake_begin(&p->in, commit_job, d);
+	make_ahead(p, d->b->next);
+	if (!nsink_end(p, 2 * p->config.timeout + MARGIN))
+		return false;
+	if (d->answer.code == 0 || d->answer.code == NSINK_WRONG_SEQUENCE || d->answer.code == NSINK_SEQUENCE_BUSY)
+		return true;
+	if (d->b->next != NULL)
+		free_messages(d->b->next);
+	return nsink_run(p, read_stream_job, p, p->config.timeout + MARGIN);
 }
 
 /* The batch is in the stream: say so. */
@@ -196,7 +288,8 @@ finish(NSink *p, IdemBatch *b)
 {
 	idem_intake_answer(&p->in, b);
 	idem_sink_verdict(&p->sink, b->number, IDEM_PROTO_COMMITTED, NULL, NULL);
-	nsink_free_messages(b);
+	free_messages(b);
+	free(b->events[0].target);
 	idem_intake_drop(&p->in);
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-verdict");
 }
@@ -227,27 +320,27 @@ give_up(NSink *p, IdemBatch *b, const NSinkAnswer *a)
 	return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "22023", "stream \"%s\" refuses a batch: %s", p->config.stream, a->text);
 }
 
-/* Deliver the batch with its position.  False: p->failure. */
-static bool
-deliver_once(NSink *p, IdemBatch *b)
+bool
+nsink_deliver(NSink *p)
 {
+	IdemBatch  *b = p->in.first;
 	Delivery	d = {.p = p, .b = b};
-	uint32_t	decided;
 
 	for (int tries = 1;; tries++)
 	{
-		nsink_prepare_batch(p, b);
+		if (tries > 1)
+			free_messages(b);
+		prepare(p, b);
 		if (b->answered && idem_batch_count_decided(b) != b->answered_decided)
 			return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006",
 								  "could not deliver a batch again: an event that was answered as done was refused");
 		await_settle(p, b);
-		if (!nsink_run(p, commit_job, &d, 2 * p->config.timeout + MARGIN))
+		if (!commit(&d))
 			return false;
 		if (d.answer.code == 0 || d.fate == NSINK_FATE_STORED)
 			break;
 		d.careful = d.careful || d.answer.code == NSINK_INCOMPLETE;
-		decided = idem_batch_count_decided(b);
-		if (!b->answered && (decide_denied(p, b) || idem_batch_count_decided(b) > decided))
+		if (!b->answered && decide_denied(p, b))
 			continue;
 		if (tries >= MAX_TRIES || nsink_is_out(&d.answer))
 			return give_up(p, b, &d.answer);
@@ -255,178 +348,4 @@ deliver_once(NSink *p, IdemBatch *b)
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-committed");
 	finish(p, b);
 	return true;
-}
-
-/* Send the event's message, whose answer goes to the inbox. */
-static natsStatus
-send_event(NSink *p, IdemBatchEvent *e)
-{
-	natsStatus	s = natsConnection_PublishMsg(p->nc, e->target->msg);
-
-	if (s == NATS_OK)
-	{
-		e->sent = true;
-		e->batch->open++;
-	}
-	return s;
-}
-
-/* Send what may be in flight together.  False: the library's status in *s. */
-static bool
-send_wave(Delivery *d, natsStatus *s)
-{
-	NSink	   *p = d->p;
-
-	idem_keys_free(&d->keys);
-	for (uint32_t i = 0; i < d->b->count; i++)
-	{
-		IdemBatchEvent *e = &d->b->events[i];
-
-		if (e->outcome != 0 || e->delivered)
-			continue;
-		if (idem_intake_is_blocked(&p->in, e))
-		{
-			idem_intake_decide(&p->in, e, IDEM_PROTO_SKIPPED, "00000", NULL);
-			continue;
-		}
-		if (p->in.key_order)
-		{
-			/* an earlier event of the key is in this wave */
-			if (idem_keys_has(&d->keys, e))
-				continue;
-			idem_keys_add(&d->keys, e);
-		}
-		*s = send_event(p, e);
-		if (*s != NATS_OK)
-			return false;
-	}
-	return true;
-}
-
-/* Take the answer to an event.  False: p->failure. */
-static bool
-take_answer(Delivery *d, natsMsg *reply)
-{
-	NSink	   *p = d->p;
-	const char *dot = strrchr(natsMsg_GetSubject(reply), '.');
-	unsigned long index = dot != NULL ? strtoul(dot + 1, NULL, 10) : d->b->count;
-	IdemBatchEvent *e;
-	NSinkAnswer a;
-
-	if (index >= d->b->count || !d->b->events[index].sent)
-		return true;
-	e = &d->b->events[index];
-	e->sent = false;
-	d->b->open--;
-	nsink_read_answer(reply, &a);
-	if (a.code == 0)
-		e->delivered = true;
-	else if (nsink_is_out(&a))
-		return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53000", "stream \"%s\" takes no message: %s", p->config.stream, a.text);
-	else
-		idem_intake_decide(&p->in, e, IDEM_PROTO_REJECTED,
-						   a.code == NSINK_NO_STREAM ? "42704" : a.code == NSINK_TOO_LARGE ? "54000" : "22023", a.text);
-	return true;
-}
-
-/* No answer will come to what was sent: it may be sent again. */
-static void
-forget_sent(IdemBatch *b)
-{
-	for (uint32_t i = 0; i < b->count; i++)
-		b->events[i].sent = false;
-	b->open = 0;
-}
-
-/*
- * Wait for the answers of a wave.  A message to a subject that the server refuses to
- * the user has none, but an error of the connection, of which the library keeps the
- * last one only.  So the others that have no answer go again.  False: p->failure.
- */
-static bool
-await_answers(Delivery *d, natsSubscription *sub)
-{
-	NSink	   *p = d->p;
-	int64_t		heard = idem_sink_clock();
-
-	while (d->b->open > 0)
-	{
-		natsMsg    *reply = NULL;
-		natsStatus	s = natsSubscription_NextMsg(&reply, sub, LOOK_TIME);
-		bool		ok;
-
-		if (s == NATS_TIMEOUT && decide_denied(p, d->b))
-		{
-			forget_sent(d->b);
-			break;
-		}
-		if (s == NATS_TIMEOUT && idem_sink_clock() - heard < p->config.timeout)
-			continue;
-		if (s != NATS_OK)
-			return nsink_fail(p, s, "get the server's acknowledgements");
-		heard = idem_sink_clock();
-		ok = take_answer(d, reply);
-		natsMsg_Destroy(reply);
-		if (!ok)
-			return false;
-	}
-	return true;
-}
-
-/* A job: send the messages of a batch, and wait for their answers. */
-static bool
-publish_job(void *arg)
-{
-	Delivery   *d = arg;
-	NSink	   *p = d->p;
-	natsSubscription *sub = NULL;
-	char		subject[NSINK_MAX_SUBJECT];
-	natsStatus	s;
-	bool		more;
-	bool		ok = true;
-
-	snprintf(subject, sizeof(subject), "%s.*", p->inbox);
-	s = natsConnection_SubscribeSync(&sub, p->nc, subject);
-	more = s == NATS_OK;
-	while (ok && more)
-	{
-		if (!send_wave(d, &s))
-			break;
-		more = d->b->open > 0;
-		ok = await_answers(d, sub);
-		IDEM_SINK_FAULT_POINT(&p->sink, "nats-wave-answered");
-	}
-	natsSubscription_Destroy(sub);
-	idem_keys_free(&d->keys);
-	if (ok && s != NATS_OK)
-		ok = nsink_fail(p, s, "send messages");
-	return ok;
-}
-
-/* Deliver the batch at least once.  False: p->failure. */
-static bool
-deliver_each(NSink *p, IdemBatch *b)
-{
-	Delivery	d = {.p = p, .b = b};
-	natsStatus	s = natsInbox_Create(&p->inbox);
-	bool		ok;
-
-	if (s != NATS_OK)
-		return nsink_fail(p, s, "make an inbox");
-	nsink_prepare_batch(p, b);
-	/* each wave has a timeout of its own, and each answer starts it anew */
-	ok = nsink_run(p, publish_job, &d, INT32_MAX);
-	natsInbox_Destroy(p->inbox);
-	if (!ok)
-		return false;
-	idem_intake_answer(&p->in, b);
-	nsink_free_messages(b);
-	idem_intake_drop(&p->in);
-	return true;
-}
-
-bool
-nsink_deliver(NSink *p)
-{
-	return p->config.exactly_once ? deliver_once(p, p->in.first) : deliver_each(p, p->in.first);
 }

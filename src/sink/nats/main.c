@@ -3,8 +3,8 @@
  * main.c
  *		The life cycle of the nats sink.
  *
- * A crash leaves nothing here; deliver.c and position.c tell what it leaves in the
- * stream.
+ * A crash leaves nothing here; deliver.c, position.c and publish.c tell what it leaves
+ * in the stream.
  *
  * MEMORY
  *		A batch is kept until its verdict, so READY limits its size, and the credit
@@ -24,6 +24,7 @@
 #include "sink/nats/sink.h"
 
 static void stop(NSink *p) __attribute__((noreturn));
+static void publish_messages(NSink *p) __attribute__((noreturn));
 
 /* End the program because of p->failure. */
 static void
@@ -46,7 +47,7 @@ start_job(void *arg)
 	int64_t		deadline = start_deadline(p);
 
 	return nsink_connect(p, deadline) && nsink_read_stream(p, deadline) &&
-		(!p->config.exactly_once || nsink_take_over(p, deadline));
+		(p->config.exactly_once ? nsink_take_over(p, deadline) : nsink_start_publishing(p));
 }
 
 /* The library may be another one than at build. */
@@ -163,6 +164,8 @@ greet(NSink *p)
 	IDEM_SINK_FAULT_POINT(&p->sink, "nats-hello");
 	if (!check_version(p) || !nsink_configure(p, &hello))
 		stop(p);
+	if (!p->config.exactly_once)
+		idem_lanes_start(&p->lanes, &p->in, p->in.key_order);
 	p->in.destination = idem_template_makes_destinations(p->config.subject) ? nsink_destination : NULL;
 	p->in.destination_arg = p;
 	if (idem_sink_looks(&p->sink))
@@ -184,6 +187,40 @@ greet(NSink *p)
 	idem_sink_ready(&p->sink, &ready);
 }
 
+/* Exactly once: batch by batch. */
+static void
+deliver_batches(NSink *p)
+{
+	for (;;)
+	{
+		idem_intake_take(&p->in);
+		if (p->in.first != NULL && p->in.first->complete)
+		{
+			if (!nsink_deliver(p))
+				stop(p);
+		}
+		else if (p->in.bye)
+			idem_sink_finish(&p->sink);
+		else
+			idem_sink_wait(&p->sink, -1, 0, -1, true);
+	}
+}
+
+/* At least once: all messages that may be in flight together. */
+static void
+publish_messages(NSink *p)
+{
+	while (nsink_publish(p))
+	{
+		if (p->in.first == NULL && p->in.bye)
+			idem_sink_finish(&p->sink);
+		if (!nsink_await_answers(p))
+			break;
+	}
+	idem_lanes_give_up(&p->lanes);
+	stop(p);
+}
+
 int
 main(void)
 {
@@ -191,17 +228,7 @@ main(void)
 
 	idem_sink_start(&p.sink, "nats");
 	greet(&p);
-	for (;;)
-	{
-		idem_intake_take(&p.in);
-		if (p.in.first != NULL && p.in.first->complete)
-		{
-			if (!nsink_deliver(&p))
-				stop(&p);
-		}
-		else if (p.in.bye)
-			idem_sink_finish(&p.sink);
-		else
-			idem_sink_wait(&p.sink, -1, 0, -1, true);
-	}
+	if (p.config.exactly_once)
+		deliver_batches(&p);
+	publish_messages(&p);
 }

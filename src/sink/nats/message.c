@@ -10,7 +10,8 @@
  *		a position.
  *
  * MEMORY
- *		The messages of a batch live until nsink_free_messages.  LOCKING: none.
+ *		The caller frees a message.  Subjects and headers are written into texts that
+ *		stay.  LOCKING: none; messages are made in the main thread or in a job.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -32,14 +33,6 @@
 #define ROOM_FOR_HEADERS	512
 #define MAX_HEADERS			65535	/* bytes of a message's headers in a
 									 * stream */
-
-/* Why an event has no message. */
-typedef struct Problem
-{
-	IdemProtoOutcome outcome;	/* rejected, if the stream may be altered */
-	const char *sqlstate;
-	char		text[256];
-} Problem;
 
 bool
 nsink_is_subject(const char *subject, size_t len)
@@ -89,7 +82,7 @@ nsink_has_subject(const IdemText *patterns, const char *subject)
 }
 
 static bool
-refuse(Problem *problem, const char *sqlstate, const char *text)
+refuse(NSinkProblem *problem, const char *sqlstate, const char *text)
 {
 	problem->sqlstate = sqlstate;
 	snprintf(problem->text, sizeof(problem->text), "%s", text);
@@ -98,7 +91,7 @@ refuse(Problem *problem, const char *sqlstate, const char *text)
 
 /* Fill in the subject.  False: *problem. */
 static bool
-make_subject(const NSink *p, const IdemSinkEvent *e, IdemText *t, Problem *problem)
+make_subject(const NSink *p, const IdemSinkEvent *e, IdemText *t, NSinkProblem *problem)
 {
 	const NSinkConfig *c = &p->config;
 	const IdemTemplate how = {.relay = c->relay};
@@ -134,18 +127,16 @@ add_header(natsMsg *msg, const char *name, const char *value, size_t *size)
 static natsStatus
 add_encoded(natsMsg *msg, const char *name, IdemProtoStr value, size_t *size)
 {
-	IdemText	t = {NULL, 0, 0};
-	natsStatus	s;
+	static IdemText t;
 
+	t.len = 0;
 	idem_ce_add_header_value(&t, value);
-	s = add_header(msg, name, idem_text_terminate(&t), size);
-	free(t.data);
-	return s;
+	return add_header(msg, name, idem_text_terminate(&t), size);
 }
 
 /* Add the event's own headers.  False: *problem. */
 static bool
-add_own(natsMsg *msg, const IdemSinkEvent *e, size_t *size, Problem *problem)
+add_own(natsMsg *msg, const IdemSinkEvent *e, size_t *size, NSinkProblem *problem)
 {
 	IdemHeader	h = {.at = 0};
 	bool		ok = true;
@@ -170,17 +161,18 @@ static natsStatus
 add_fields(const NSink *p, natsMsg *msg, const IdemSinkEvent *e, size_t *size)
 {
 	IdemProtoStr type = p->config.format == NSINK_CE_STRUCTURED ? IDEM_STR(IDEM_CE_JSON_TYPE) : idem_content_type(e);
-	IdemText	t = {NULL, 0, 0};
+	static IdemText t;
 	IdemCloudEvent ce;
 	natsStatus	s;
 	char		name[32];
+
+	t.len = 0;
 
 	/* a type is readable as it is, but for characters that no type has */
 	for (uint32_t i = 0; i < type.len; i++)
 		if ((unsigned char) type.data[i] >= ' ' && type.data[i] != 0x7F)
 			idem_text_add(&t, type.data + i, 1);
 	s = add_header(msg, "Content-Type", idem_text_terminate(&t), size);
-	free(t.data);
 	if (s == NATS_OK)
 		s = add_header(msg, "Event-Id", e->id, size);
 	if (s == NATS_OK && p->config.format == NSINK_PLAIN)
@@ -210,11 +202,10 @@ add_window(const NSink *p, natsMsg *msg, const IdemSinkEvent *e)
 	return s == NATS_OK ? natsMsgHeader_Set(msg, "Nats-Expected-Stream", p->config.stream) : s;
 }
 
-/* Make the message of the event with this number in its batch.  NULL: *problem. */
+/* Make the message of an event with this subject.  NULL: *problem. */
 static natsMsg *
-make_message(const NSink *p, const IdemSinkEvent *e, uint32_t index, const char *subject, Problem *problem)
+make_message(const NSink *p, const IdemSinkEvent *e, const char *subject, const char *reply, NSinkProblem *problem)
 {
-	char		reply[NSINK_MAX_SUBJECT];
 	IdemText	body = {NULL, 0, 0};
 	IdemProtoStr data = e->payload;
 	natsMsg    *msg = NULL;
@@ -230,15 +221,13 @@ make_message(const NSink *p, const IdemSinkEvent *e, uint32_t index, const char 
 	}
 	if (p->stream.max_message >= 0 && (limit < 0 || p->stream.max_message < limit))
 		limit = p->stream.max_message;
-	if (p->inbox != NULL)
-		snprintf(reply, sizeof(reply), "%s.%u", p->inbox, index);
-	ok = natsMsg_Create(&msg, subject, p->inbox != NULL ? reply : NULL, data.data, (int) data.len) == NATS_OK;
+	ok = natsMsg_Create(&msg, subject, reply, data.data, (int) data.len) == NATS_OK;
 	free(body.data);
 	if (!ok)
 		(void) refuse(problem, "54000", "event makes a message that the library does not take");
 	else if (!add_own(msg, e, &size, problem))
 		ok = false;
-	else if (add_fields(p, msg, e, &size) != NATS_OK || (p->inbox != NULL && add_window(p, msg, e) != NATS_OK))
+	else if (add_fields(p, msg, e, &size) != NATS_OK || (!p->config.exactly_once && add_window(p, msg, e) != NATS_OK))
 		ok = refuse(problem, "22023", "event has a field that the library does not take as a header");
 	else if (size > MAX_HEADERS)
 		ok = refuse(problem, "54000", "event has headers of more than 64 kB");
@@ -254,43 +243,17 @@ make_message(const NSink *p, const IdemSinkEvent *e, uint32_t index, const char 
 	return NULL;
 }
 
-/* Make the target of an event, or decide it. */
-static void
-prepare_event(NSink *p, IdemBatchEvent *e)
+natsMsg *
+nsink_make_message(const NSink *p, const IdemBatchEvent *e, const char *reply, NSinkProblem *problem)
 {
+	static IdemText subject;
 	IdemSinkEvent view = idem_batch_view(e);
-	IdemText	subject = {NULL, 0, 0};
-	natsMsg    *msg = NULL;
-	Problem		problem = {.outcome = IDEM_PROTO_IMPOSSIBLE};
 
-	if (make_subject(p, &view, &subject, &problem))
-		msg = make_message(p, &view, e->index, subject.data, &problem);
-	if (msg == NULL)
-	{
-		free(subject.data);
-		idem_intake_decide(&p->in, e, problem.outcome, problem.sqlstate, problem.text);
-		return;
-	}
-	e->target = idem_sink_alloc(sizeof(NSinkMessage));
-	e->target->msg = msg;
-	e->target->subject = subject.data;
-}
-
-void
-nsink_prepare_batch(NSink *p, IdemBatch *b)
-{
-	nsink_free_messages(b);
-	for (uint32_t i = 0; i < b->count; i++)
-	{
-		IdemBatchEvent *e = &b->events[i];
-
-		if (e->outcome != 0 || e->delivered)
-			continue;
-		if (idem_intake_is_blocked(&p->in, e))
-			idem_intake_decide(&p->in, e, IDEM_PROTO_SKIPPED, "00000", NULL);
-		else
-			prepare_event(p, e);
-	}
+	problem->outcome = IDEM_PROTO_IMPOSSIBLE;
+	subject.len = 0;
+	if (!make_subject(p, &view, &subject, problem))
+		return NULL;
+	return make_message(p, &view, subject.data, reply, problem);
 }
 
 void
@@ -301,18 +264,4 @@ nsink_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATI
 	IdemSinkEvent view = idem_batch_view(e);
 
 	idem_template_name(&how, c->subject, &view, buf, IDEM_SINK_DESTINATION + 1);
-}
-
-void
-nsink_free_messages(IdemBatch *b)
-{
-	for (uint32_t i = 0; i < b->count; i++)
-	{
-		if (b->events[i].target == NULL)
-			continue;
-		natsMsg_Destroy(b->events[i].target->msg);
-		free(b->events[i].target->subject);
-		free(b->events[i].target);
-		b->events[i].target = NULL;
-	}
 }

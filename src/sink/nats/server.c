@@ -476,12 +476,19 @@ nsink_check_rights(NSink *p, int64_t deadline, bool *told)
 }
 
 bool
-nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout)
+nsink_end(NSink *p, int timeout)
 {
-	IdemJobEnd	end = idem_intake_run(&p->in, job, arg, timeout);
+	IdemJobEnd	end = idem_intake_end(&p->in, timeout);
 
 	/* p->failure belongs to the job: end here */
 	if (end == IDEM_JOB_LATE)
 		idem_sink_failed(&p->sink, IDEM_PROTO_OUTAGE, "08006", "the server gave no answer within %d ms", timeout);
 	return end == IDEM_JOB_DONE;
+}
+
+bool
+nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout)
+{
+	idem_intake_begin(&p->in, job, arg);
+	return nsink_end(p, timeout);
 }

@@ -28,6 +28,7 @@
 #include "sink/common/batch.h"
 #include "sink/common/event.h"
 #include "sink/common/json.h"
+#include "sink/common/lane.h"
 #include "sink/common/program.h"
 
 /* The oldest libnats that the sink works with; checked at build and start. */
@@ -102,12 +103,19 @@ typedef struct NSinkStream
 	const char *warning;		/* how it may lose a position, or NULL */
 } NSinkStream;
 
-/* The message of an event. */
+/* Exactly once: the message of an event. */
 typedef struct IdemTarget
 {
-	natsMsg    *msg;
-	char	   *subject;		/* of msg */
+	natsMsg    *msg;			/* NULL: not made yet, or it can have none */
 } NSinkMessage;
+
+/* Why an event has no message. */
+typedef struct NSinkProblem
+{
+	IdemProtoOutcome outcome;	/* rejected, if the stream may be altered */
+	const char *sqlstate;
+	char		text[256];
+} NSinkProblem;
 
 /* What a server answers to a publication. */
 typedef struct NSinkAnswer
@@ -127,7 +135,12 @@ typedef struct NSink
 	IdemIntake	in;
 	natsConnection *nc;
 	NSinkStream stream;
-	natsInbox  *inbox;			/* of the batch under way; NULL: exactly once */
+
+	/* at least once, see publish.c */
+	IdemLanes	lanes;
+	IdemPlaces	flight;			/* sent, the oldest first */
+	uint32_t	n_flight;
+	natsInbox  *inbox;			/* where the answers come; NULL: exactly once */
 
 	/* the position, see position.c */
 	uint64_t	epoch;			/* of this program */
@@ -139,8 +152,19 @@ typedef struct NSink
 
 /* deliver.c */
 
-/* Deliver the first batch, which is complete.  False: p->failure. */
+/* Deliver the first batch, which is complete, with its position.  False: p->failure. */
 extern bool nsink_deliver(NSink *p);
+
+/* publish.c: at least once.  False: p->failure. */
+
+/* Begin, with an open connection. */
+extern bool nsink_start_publishing(NSink *p);
+
+/* Take frames and answers, send what may be sent, and answer the batches that are done. */
+extern bool nsink_publish(NSink *p);
+
+/* Wait for the server or the worker. */
+extern bool nsink_await_answers(NSink *p);
 
 /* position.c */
 
@@ -168,16 +192,13 @@ extern NSinkFate nsink_look(NSink *p, IdemProtoPosition position);
 /* message.c */
 
 /*
- * Make the messages of the events that are not decided; decide those that can
- * have none, or that are blocked.
+ * Make the message of an event; the answer to it goes to reply, or NULL.  NULL: *problem.
+ * Part of a job, too.
  */
-extern void nsink_prepare_batch(NSink *p, IdemBatch *b);
+extern natsMsg *nsink_make_message(const NSink *p, const IdemBatchEvent *e, const char *reply, NSinkProblem *problem);
 
 /* The event's subject as its destination; p is an NSink. */
 extern void nsink_destination(void *p, const IdemBatchEvent *e, char buf[IDEM_SINK_DESTINATION + 1]);
-
-/* Free the messages of a batch. */
-extern void nsink_free_messages(IdemBatch *b);
 
 /* Is the text a subject to publish to? */
 extern bool nsink_is_subject(const char *subject, size_t len);
@@ -222,6 +243,9 @@ extern bool nsink_is_out(const NSinkAnswer *a);
 
 /* Run a job.  If it has not ended after timeout ms, the program ends. */
 extern bool nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout);
+
+/* The second half of it, behind idem_intake_begin. */
+extern bool nsink_end(NSink *p, int timeout);
 
 /* config.c */
 

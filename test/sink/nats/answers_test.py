@@ -7,9 +7,9 @@ import re
 import time
 import uuid
 
-from nats.fake import OPTIONS, POSITION, Fake, usual
+from nats.fake import HOLD, OPTIONS, POSITION, Fake, usual
 from nats.target import SINK, failed, sanitized_program
-from sinklib import PATIENCE, Worker, codec
+from sinklib import PATIENCE, Worker, codec, until
 
 ID = uuid.UUID("634a77f9-ad53-4281-a536-92a75ba8376f")
 
@@ -136,6 +136,55 @@ def test_order_at_least_once():
         w.close()
         assert [data for _, _, data in there.messages] == [b"0", b"1", b"5", b"2", b"4"], there.messages
         assert all(h["Nats-Msg-Id"] and h["Nats-Expected-Stream"] == "S" for _, h, _ in there.messages)
+
+
+def test_key_refused_in_the_middle():
+    """Messages of many batches are in flight; behind one that is refused none of its key is sent, until its SETTLE."""
+    no = json.dumps({"error": {"code": 400, "err_code": 10054, "description": "message size exceeds maximum allowed"}}).encode()
+    with Fake(lambda kind, subject, headers, data: HOLD if kind == "publish" else usual(kind, subject, headers, data)) as there:
+        w = Worker(SINK, options={"servers": there.address, **OPTIONS, "delivery": "at_least_once"}, flags=codec.KEY_ORDER)
+        w.hello()
+        one, two, three = (w.events([{"key": k[0], "type": "T", "payload": k.encode()} for k in keys])[0]
+                           for keys in (("a0", "b0"), ("a1", "c0", "a2"), ("b1", "a3", "d0")))
+        until("other keys of later batches are sent", lambda: sorted(there.held) == [b"a0", b"b0", b"c0", b"d0"])
+        there.release(b"c0")
+        there.release(b"a0")
+        until("the next of the key is sent at once", lambda: b"a1" in there.held)
+        assert b"b1" not in there.held, "an answer counts for its own event"
+        there.release(b"b0")
+        assert w.outcomes(one, 2) == ["acked", "acked"], w.notes
+        until("the next of the other key, too", lambda: b"b1" in there.held)
+        there.release(b"a1", no)
+        assert w.outcomes(two, 3) == ["rejected", "acked", "skipped"], w.notes
+        there.release(b"d0")
+        there.release(b"b1")
+        assert w.outcomes(three, 3) == ["acked", "skipped", "acked"], w.notes
+        w.send("SETTLE", batch=two, first=0, last=2)
+        four, _ = w.events([{"key": "a", "type": "T", "payload": b"a4"}])
+        assert w.outcomes(four, 1) == ["skipped"], w.notes
+        for batch, last in ((three, 2), (four, 0)):
+            w.send("SETTLE", batch=batch, first=0, last=last)
+        five, _ = w.events([{"key": "a", "type": "T", "payload": b"a5"}])
+        until("the key goes on", lambda: b"a5" in there.held)
+        there.release(b"a5")
+        assert w.outcomes(five, 1) == ["acked"], w.notes
+        w.close()
+        assert [data for _, _, data in there.messages if data[:1] == b"a"] == [b"a0", b"a1", b"a5"], there.messages
+
+
+def test_refusal_before_an_outage():
+    """What the server refused is told, also if it then takes nothing any more."""
+    def answer(kind, subject, headers, data):
+        if kind != "publish":
+            return usual(kind, subject, headers, data)
+        return {b"0": HOLD, b"1": json.dumps({"error": {"code": 400, "err_code": 10999, "description": "no"}}).encode()}.get(
+            data, json.dumps({"error": {"code": 503, "err_code": 10077, "description": "maximum messages exceeded"}}).encode())
+    with Fake(answer) as there:
+        w = Worker(SINK, options={"servers": there.address, **OPTIONS, "delivery": "at_least_once"}, flags=codec.KEY_ORDER)
+        w.hello()
+        batch, _ = w.events([{"key": str(i), "type": "T", "payload": b"%d" % i} for i in range(3)])
+        assert w.outcomes(batch, 3) == ["unknown", "rejected", "unknown"], w.notes
+        assert failed(w)["outcome"] == "outage"
 
 
 def test_nothing_is_sent_before_the_settle():

@@ -206,6 +206,41 @@ def test_subject_taken_from_the_stream():
     assert len(t.values()) == 2
 
 
+def test_subject_taken_at_least_once():
+    """No stream has the subject any more, which the library does not say of which message."""
+    t = Target()
+    w = t.start(delivery="at_least_once", flags=codec.KEY_ORDER)
+    batch, _ = w.events([{"key": "a"}])
+    assert w.outcomes(batch, 1) == ["acked"]
+    t.make(subjects=[f"{t.name}.*.T", f"idempotency.position.{t.name}.>"])
+    batch, _ = w.events([{"key": k, "type": n} for k, n in ("aT", "bU", "bT", "cT")])
+    assert w.outcomes(batch, 4) == ["acked", "rejected", "skipped", "acked"] and w.notes[1][0] == "42704", w.notes
+    w.close()
+    assert len(t.values()) == 3
+
+
+def test_server_hangs_at_least_once():
+    """PINGs are answered while the server takes nothing, and then it is an outage; what it has stored it does not store again."""
+    b = Broker()
+    t = Target(b)
+    w = t.start(delivery="at_least_once", timeout=1000)
+    b.pause()
+    events = [{"key": str(i), "payload": b'"' + b"x" * 5000 + b'"'} for i in range(800)]
+    try:
+        ids = [i for n in range(4) for i in w.events(events[200 * n:200 * n + 200])[1]]
+        w.send("PING", nonce=5)
+        w.expect("PONG", nonce=5)
+        assert failed(w)["outcome"] == "outage"
+    finally:
+        b.resume()
+    w = t.start(delivery="at_least_once")
+    batch, _ = w.events([{**e, "id": i} for e, i in zip(events, ids)])
+    assert w.outcomes(batch, 800) == ["acked"] * 800, w.notes
+    w.close()
+    assert len(t.values()) == 800
+    b.remove()
+
+
 def test_at_least_once_on_an_old_server():
     """A server without batches drops repeats within its window; exactly once is refused there."""
     t = Target(broker("bookworm"), allow_atomic=None, allow_msg_ttl=None)

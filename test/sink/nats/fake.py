@@ -22,13 +22,20 @@ def usual(kind, subject, headers, data):
     return json.dumps({"stream": "S", "seq": 10, "batch": headers.get("Nats-Batch-Id", ""), "count": int(headers.get("Nats-Batch-Sequence", 0))}).encode()
 
 
+HOLD = object()
+
+
 class Fake:
-    """answer(kind, subject, headers, data): bytes, or None for no answer.  kind: info, get, publish.  The messages are kept."""
+    """answer(kind, subject, headers, data): bytes, None for no answer, HOLD for one that the test gives later.
+
+    kind: info, get, publish.  The messages are kept.
+    """
 
     def __init__(self, answer=usual, **info):
         self.answer = answer
         self.info = {"server_id": "F", "version": "2.15.1", "headers": True, "max_payload": 1048576, "proto": 1, **info}
         self.messages = []
+        self.held = {}      # data of a message to the function that answers it
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -59,11 +66,11 @@ class Fake:
                     elif words[0] == "SUB":
                         subs.append((words[1].rstrip("*>"), words[-1]))
                     elif words[0] in ("PUB", "HPUB"):
-                        sock.sendall(self._publish(words, file.read(int(words[-1]) + 2)[:-2], subs))
+                        sock.sendall(self._publish(words, file.read(int(words[-1]) + 2)[:-2], subs, sock))
         except OSError:
             pass
 
-    def _publish(self, words, data, subs):
+    def _publish(self, words, data, subs, sock):
         sized = 2 if words[0] == "HPUB" else 1
         subject, reply = words[1], words[2] if len(words) > 2 + sized else None
         head = int(words[-2]) if sized == 2 else 0
@@ -74,5 +81,12 @@ class Fake:
         got = self.answer(kind, subject, headers, data[head:]) if reply else None
         for prefix, sid in subs if got is not None else ():
             if reply.startswith(prefix):
-                return f"MSG {reply} {sid} {len(got)}\r\n".encode() + got + b"\r\n"
+                def written(text, sid=sid):
+                    return f"MSG {reply} {sid} {len(text)}\r\n".encode() + text + b"\r\n"
+                if got is not HOLD:
+                    return written(got)
+                self.held[data[head:]] = lambda text: sock.sendall(written(text))
         return b""
+
+    def release(self, data, text=b'{"stream":"S","seq":10}'):
+        self.held.pop(data)(text)

@@ -18,7 +18,7 @@ from sinklib import PATIENCE, TOP
 sys.path.append(str(TOP / "test/crash/points"))
 from armed import Armed  # noqa: E402
 
-AT_LEAST_ONCE = ("nats-wave-answered",)
+AT_LEAST_ONCE = ("nats-answers-come",)
 POINTS = [line.split()[0] for line in
           subprocess.check_output([TOP / "test/crash/points.sh", "--list"], text=True).splitlines()
           if " src/sink/nats/" in line]
