@@ -15,7 +15,7 @@
  * LOCKING
  *	Two eventfds hand the job over and back; each orders the writes before it before
  *	the reads behind it.  A job touches complete batches only, and of the intake
- *	neither first and last nor keys nor sink.
+ *	neither first and last nor sink; keys.c has a lock.
  * MEMORY
  *	The thread is detached, and ends with the program.
  *

@@ -14,7 +14,10 @@
  * MEMORY
  *	A slot owns its name.  Keys whose block has ended are freed when the table is
  *	rebuilt, as soon as it concerns no event that is still to be looked up.
- *	LOCKING: none.
+ * LOCKING
+ *	A job may add a key while the main thread takes a SETTLE, so `lock` is held by both.
+ *	Which comes first makes no difference: the job's events have no results, so no SETTLE
+ *	on its way names them.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -23,12 +26,15 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "sink/common/batch.h"
 
 #define FIRST_SLOTS	64
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* FNV-1a over type and id. */
 uint64_t
@@ -150,8 +156,8 @@ begin_block(IdemKey *k, const IdemBatchEvent *e)
 	k->ended = 0;
 }
 
-void
-idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
+static void
+add(IdemKeys *keys, const IdemBatchEvent *e)
 {
 	uint64_t	hash = idem_key_hash(e);
 	IdemKey    *k;
@@ -188,8 +194,17 @@ idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
 }
 
 void
+idem_keys_add(IdemKeys *keys, const IdemBatchEvent *e)
+{
+	pthread_mutex_lock(&lock);
+	add(keys, e);
+	pthread_mutex_unlock(&lock);
+}
+
+void
 idem_keys_settle(IdemKeys *keys, const IdemProtoSettle *settle, uint64_t number)
 {
+	pthread_mutex_lock(&lock);
 	for (size_t i = 0; keys->used > 0 && i < keys->size; i++)
 	{
 		IdemKey    *k = &keys->slots[i];
@@ -198,6 +213,7 @@ idem_keys_settle(IdemKeys *keys, const IdemProtoSettle *settle, uint64_t number)
 			k->last_index >= settle->first && k->last_index <= settle->last)
 			k->ended = number;
 	}
+	pthread_mutex_unlock(&lock);
 }
 
 void

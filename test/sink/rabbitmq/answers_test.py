@@ -12,7 +12,7 @@ import uuid
 from rabbitmq import fake
 from rabbitmq.fake import Fake, ack, closed, frame, method, nack, returned
 from rabbitmq.target import OUTCOMES, SINK, failed
-from sinklib import LateWorker, codec
+from sinklib import LateWorker, Worker, built, codec
 
 SECONDS = float(os.environ.get("RABBITMQ_FUZZ_SECONDS", "5"))
 
@@ -87,6 +87,23 @@ def test_closed_channel_in_flight():
         assert w.outcomes(batch, 8) == ["acked"] * 8
         w.close()
     assert seen[8:15] == [b"k2", b"k3", b"bad", b"k5", b"k6", b"k7", b"T"], seen
+
+
+def test_settle_while_events_are_refused():
+    """A SETTLE is taken while a job decides events, by a program that watches its threads."""
+    program = built("src/sink/bin/idempotency-sink-rabbitmq", "SINK_COPT=-fsanitize=thread")
+    with Fake(lambda messages, tag: nack(tag)) as f:
+        w = Worker(program, options={"servers": f.address, "exchange": "E", "user": "u", "password": "s3cret-s3cret"}, flags=codec.KEY_ORDER)
+        w.hello()
+        last = None
+        for n in range(6):
+            batch, _ = w.events([{"key": f"{n}-{i}"} for i in range(900)])
+            if last is not None:
+                w.send("SETTLE", batch=last)
+            assert w.outcomes(batch, 900) == ["retry"] * 900
+            last = batch
+        w.send("SETTLE", batch=last)
+        w.close()
 
 
 LIES = [
