@@ -77,6 +77,15 @@ build_c()
 	cc -std=gnu11 -O2 -g -Wall -Wextra ${WERROR:+-Werror} -o "$IDEM_WORK/bench/$1" "test/bench/$1.c" "${modules[@]}"
 }
 
+# The official Go client's producer of RabbitMQ's streams.
+build_stream_go()
+{
+	! (cd test/bench/stream-go && GOTOOLCHAIN=local GOFLAGS="-modcacherw -buildvcs=false" go build -o "$IDEM_WORK/bench/produce_stream_go" .) || return 0
+	[ -n "${ALLOW_OFFLINE:-}" ] ||
+		idem_die "section rabbitmq needs the Go of test/bench/stream-go/go.mod, and its modules; ALLOW_OFFLINE=1 leaves the client's arm out"
+	echo "NOT RUN  arm stream_client of section rabbitmq: its program cannot be built"
+}
+
 # The broker of the section, and the fastest producer of its library.
 prepare_broker()
 {
@@ -95,6 +104,7 @@ prepare_broker()
 		rabbitmq)
 			build_c produce_rabbitmq librabbitmq
 			build_c produce_stream
+			build_stream_go
 			;;
 		mqtt) build_c produce_mqtt libmosquitto ;;
 	esac

@@ -39,7 +39,8 @@ my %arms = (
 	rabbitmq => [
 		{ name => 'producer', program => 'produce_rabbitmq', target => 'queue' },
 		{ name => 'queue', target => 'queue', options => "exchange 'bench', routing_key 'TARGET'" },
-		{ name => 'stream_producer', program => 'produce_stream', target => 'stream', address => 'stream_address' },
+		{ name => 'stream_client', program => 'produce_stream_go', target => 'stream', address => 'stream_address' },
+		{ name => 'stream_floor', program => 'produce_stream', target => 'stream', address => 'stream_address' },
 		{ name => 'stream_at_least_once', target => 'stream', address => 'stream_address',
 			options => "stream 'TARGET', delivery 'at_least_once'" },
 		# a start writes a fence
@@ -168,7 +169,8 @@ sub run
 {
 	my ($run, $kind) = @_;
 	my $broker = Bench::Broker->new($run->{dir}, $kind);
-	my @arms = @{ $arms{$kind} };
+	# run.sh says which program it cannot build
+	my @arms = grep { !$_->{program} || -x "$run->{dir}/$_->{program}" } @{ $arms{$kind} };
 
 	fill($run);
 	for my $round (1 .. $run->{broker_rounds})
