@@ -103,7 +103,9 @@ SELECT idempotency.claim_event('e'), idempotency.complete_event('e')});
 IdemTest::wait_for($node, 'SELECT sent = 1 FROM idempotency.stat_relay');
 is(sql(q{SELECT string_agg(area, ' ') FROM idempotency.doctor() WHERE ok AND remedy IS NULL AND finding <> ''}),
 	'version preload settings locks disk transactions roles store tables counters workers witness programs relays', 'a sound server has one good row per area');
-is(sql('SELECT idempotency.doctor()', as => 'monitor'), sql('SELECT idempotency.doctor()'), 'a monitor sees what a superuser sees');
+# Locks and disk change by themselves.
+my ($of_monitor, $of_superuser) = map { sql('SELECT idempotency.doctor()', as => $_) =~ s{^\((?:locks|disk),.*$}{$& =~ s/\d+/N/gr}mger } 'monitor', undef;
+is($of_monitor, $of_superuser, 'a monitor sees what a superuser sees');
 like((sql("SELECT finding FROM idempotency.doctor() WHERE area = 'version'"))[0], qr/^PostgreSQL \d.*, idempotency \d.*, pgcrypto \d/, 'versions');
 my ($rc, undef, $err) = $node->psql('postgres', 'CREATE ROLE nobody LOGIN; SET ROLE nobody; SELECT idempotency.doctor()');
 like($err, qr/permission denied/, 'others may not call it');
