@@ -26,7 +26,9 @@ READY = b"watching\n"
 PAUSE = 0.01
 # A delay below this is part of the second that an event may take.
 NOTED = 0.02
-VIEW = "SELECT relay, state, waiting_for FROM idempotency.stat_relay"
+VIEW = "SELECT relay, state, waiting_for, last_error FROM idempotency.stat_relay"
+# The postgres sink tries such an event again after five seconds: two faults met it in a row.
+DOUBT = "the session at the target ended when the event was called"
 
 
 class Witness:
@@ -65,7 +67,7 @@ class Witness:
             at = time.time()
             cur.execute(VIEW)
             # The view was read after the moment "at", and before the next look.
-            now = {relay: f"{state}: {waiting}" for relay, state, waiting in cur.fetchall() if named(state, waiting)}
+            now = {relay: f"{row[0]}: {row[1]}" for relay, *row in cur.fetchall() if named(*row)}
             most = max(most, at - last) if last else most
             looks, last = looks + 1, at
             for relay in [r for r in since if r not in now]:
@@ -89,8 +91,10 @@ class Witness:
             self.done.set()
 
 
-def named(state, waiting):
-    """Does the row name a reason that holds back an event that no sink refused?"""
+def named(state, waiting, error):
+    """Does the row name a reason that holds back an event that no sink refused, but for a fault?"""
+    if waiting == "retry" and (error or "").startswith(DOUBT):
+        return True
     return state not in ("streaming", "idle") or waiting not in (None, "events", "retry")
 
 
