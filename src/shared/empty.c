@@ -32,8 +32,9 @@
  *
  * LOCKING: AccessExclusiveLock on heap, indexes, TOAST table and its index, in
  * this order, then InplaceUpdateTupleLock on their rows of pg_class.  Each is
- * taken only if it is free.  The current resource owner keeps them.  A look (idem_empty_is_pristine) takes AccessShareLock on indexes and
- * TOAST table, each only if it is free, and gives it back.
+ * taken only if it is free.  The current resource owner keeps them.  A look
+ * (idem_empty_is_pristine) takes AccessShareLock on indexes and TOAST table,
+ * each only if it is free, and gives it back.
  *
  * MEMORY: a list of OIDs and some tags of locks in the caller's context.
  *

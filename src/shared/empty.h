@@ -20,8 +20,7 @@
 
 /*
  * Does another transaction hold a lock on the table, or has it changed the table's row in
- * pg_class?  To ask writes no WAL; to
- * take the exclusive lock does.
+ * pg_class?  To ask writes no WAL; to take the exclusive lock does.
  */
 extern bool idem_empty_is_held(Oid relid);
 

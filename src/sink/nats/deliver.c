@@ -38,7 +38,6 @@
 #include "sink/nats/sink.h"
 
 #define MAX_TRIES	3
-#define MARGIN		5000		/* ms that a job has beyond its requests */
 
 /* What a job gets and gives. */
 typedef struct Delivery
@@ -256,15 +255,6 @@ commit_job(void *arg)
 	return d->fate != NSINK_FATE_FAILED;
 }
 
-/* A job: the stream may have other subjects, or limits, than at the start. */
-static bool
-read_stream_job(void *arg)
-{
-	NSink	   *p = arg;
-
-	return nsink_read_stream(p, idem_sink_clock() + p->config.timeout);
-}
-
 /* Send the batch, and make the next one's messages meanwhile; look why the server did not take it. */
 static bool
 commit(Delivery *d)
@@ -273,13 +263,13 @@ commit(Delivery *d)
 
 	idem_intake_begin(&p->in, commit_job, d);
 	make_ahead(p, d->b->next);
-	if (!nsink_end(p, 2 * p->config.timeout + MARGIN))
+	if (!nsink_end(p, 2 * p->config.timeout + NSINK_MARGIN))
 		return false;
 	if (d->answer.code == 0 || d->answer.code == NSINK_WRONG_SEQUENCE || d->answer.code == NSINK_SEQUENCE_BUSY)
 		return true;
 	if (d->b->next != NULL)
 		free_messages(d->b->next);
-	return nsink_run(p, read_stream_job, p, p->config.timeout + MARGIN);
+	return nsink_read_stream_again(p);
 }
 
 /* The batch is in the stream: say so. */

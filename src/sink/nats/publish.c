@@ -48,7 +48,6 @@
 #define HALF		(MAX_FLIGHT / 2)
 #define FEW			64			/* messages in flight whose answers a job
 								 * awaits */
-#define MARGIN		5000		/* ms that a job has beyond its waits */
 #define SHORT_TIME	1			/* ms between two looks at the answers */
 #define LONG_TIME	500			/* ms after which a message without an answer
 								 * is looked at */
@@ -267,7 +266,7 @@ send_ready(NSink *p, bool *sent)
 	*sent = f.n > 0;
 	if (f.n == 0)
 		return true;
-	ok = nsink_run(p, send_job, &f, 3 * p->config.timeout + MARGIN);
+	ok = nsink_run(p, send_job, &f, 3 * p->config.timeout + NSINK_MARGIN);
 	take_off(p, &f);
 	return ok;
 }
@@ -323,21 +322,12 @@ look_at_flight(NSink *p)
 	return true;
 }
 
-/* A job. */
-static bool
-read_stream_job(void *arg)
-{
-	NSink	   *p = arg;
-
-	return nsink_read_stream(p, idem_sink_clock() + p->config.timeout);
-}
-
 /* No stream has the subject of a message in flight: which one?  False: p->failure. */
 static bool
 find_lost(NSink *p)
 {
 	answers.lost = false;
-	if (!nsink_run(p, read_stream_job, p, p->config.timeout + MARGIN))
+	if (!nsink_read_stream_again(p))
 		return false;
 	return look_at_flight(p) ||
 		idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "08006", "nobody answers to a message into stream \"%s\"", p->config.stream);

@@ -492,3 +492,18 @@ nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout)
 	idem_intake_begin(&p->in, job, arg);
 	return nsink_end(p, timeout);
 }
+
+/* A job. */
+static bool
+read_stream_job(void *arg)
+{
+	NSink	   *p = arg;
+
+	return nsink_read_stream(p, idem_sink_clock() + p->config.timeout);
+}
+
+bool
+nsink_read_stream_again(NSink *p)
+{
+	return nsink_run(p, read_stream_job, p, p->config.timeout + NSINK_MARGIN);
+}

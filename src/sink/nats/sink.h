@@ -241,6 +241,11 @@ extern void nsink_forget_denied(void);
 /* Is the server out, full or busy, so that waiting helps? */
 extern bool nsink_is_out(const NSinkAnswer *a);
 
+#define NSINK_MARGIN	5000	/* ms that a job has beyond its requests */
+
+/* A job: read the stream again, which may have other subjects, or limits, than at the start. */
+extern bool nsink_read_stream_again(NSink *p);
+
 /* Run a job.  If it has not ended after timeout ms, the program ends. */
 extern bool nsink_run(NSink *p, bool (*job) (void *), void *arg, int timeout);
 
