@@ -57,6 +57,7 @@ IdemTest::wait_for($node, "SELECT $backoff AND pid = ($database_worker) AND pid 
 sql(q{SELECT idempotency.outbox_enqueue('good', 'k', 'E', '{}')});
 IdemTest::wait_for($node, q{SELECT sent = 1 FROM idempotency.stat_relay WHERE relay = 'good'});
 cmp_ok(pause(), '>', 1.5, 'the next try was not made at once');
+cmp_ok(pause(), '>', 1.5, 'nor did the pauses begin anew');
 
 # To act on it begins anew.
 sql(q{CREATE FUNCTION fails(payload jsonb) RETURNS void LANGUAGE sql AS ''; SELECT idempotency.relay_resume('fails')});

@@ -438,15 +438,20 @@ def retry(lane):
         lane.settle(2)
 
 
-def waiting(lane):
-    """An event that comes while an earlier one of its key is parked."""
+def waiting(lane, n=1):
+    """Events that come while an earlier one of their key is parked."""
     key = lane.ledger.new_id("key")
     with closing(Session(lane)) as session:
         produce(session, ["t"], event_type="Slow", key=key)
         lane.soon("an event to be parked", lambda: session.run(
             "SELECT 1 FROM idempotency_data.relay_parked WHERE aggregate_id = %s", key))
-        produce(session, ["t"], key=key)
+        produce(session, ["t"] * n, key=key)
         lane.settle(2)
+
+
+def blocked(lane):
+    """Behind a hundred copies, events of the key wait in the outbox."""
+    waiting(lane, 110)
 
 
 def late(lane):
@@ -733,6 +738,7 @@ SCENES = {
     "postgres-position-taken": restart_sinks,
     "postgres-careful": retry, "postgres-settle": retry, "postgres-ask-fate": lost,
     "relay-late-": late, "relay-parked-waiting": waiting, "relay-parked-written": retry, "relay-settle-sent": retry,
+    "relay-key-blocked": blocked, "relay-refill": blocked,
     "relay-repeats": retry, "relay-unparked": retry, "function-parked": retry, "function-unparked": retry,
     "relay-bisect": killer, "relay-suspect-parked": killer,
     "relay-half-written": big, "relay-yielded": turns,
