@@ -4,6 +4,7 @@ Each transaction leaves one row in app.business, with the number of its events a
 of their amounts.  The row tells whether the transaction committed.
 """
 import json
+import math
 import threading
 import time
 import uuid
@@ -15,10 +16,10 @@ from topology import KEYS
 
 
 class Pace:
-    """The number of events a second that all producers together may enqueue."""
+    """The number of events a second, and altogether, that all producers together may enqueue."""
 
-    def __init__(self, rate):
-        self.rate = rate
+    def __init__(self, rate, most=math.inf):
+        self.rate, self.most = rate, most
         self.lazy = 0.3         # share of asynchronous commits
         self.enqueued = 0       # an estimate: counted by several threads
         self.resting = threading.Event()
@@ -34,7 +35,7 @@ class Producer(Client):
         self.rests = False
 
     def step(self):
-        self.rests = self.pace.resting.is_set()
+        self.rests = self.pace.resting.is_set() or self.pace.enqueued >= self.pace.most
         if self.rests:
             self.stopping.wait(0.02)
             return

@@ -369,11 +369,15 @@ class Round:
         return sorted({pid for _, pid, _ in self.topology.relays().values()})
 
     def burst(self, name, events, kills):
-        """Enqueue as fast as possible, and kill sink programs, until all events have arrived; their number."""
-        pace = Pace(0)
+        """Enqueue as fast as possible, and kill sink programs, until all events have arrived; their number.
+
+        During a kill producers go on, with the next share only: a slow machine is not given more to do."""
+        share = events / (kills + 1)
+        pace = Pace(0, share)
         bulk = [self.client(Bulk, f"{name}{i}", self.a, pace, None, 1) for i in range(2)]
         for i in range(kills):
-            wait_until("producers make progress", lambda: pace.enqueued >= events * (i + 1) / (kills + 1), 300)
+            wait_until("producers make progress", lambda: pace.enqueued >= share * (i + 1), 300)
+            pace.most = share * (i + 2)
             self.act("kill sink programs", self.rng(f"{name}/{i}"))
         wait_until("producers make progress", lambda: pace.enqueued >= events, 300)
         self.stop(bulk)
