@@ -49,16 +49,22 @@ sub crashes
 	return scalar(() = $log =~ /terminating any other active server processes/g);
 }
 
-# Enqueue in one transaction: event types, each with a key of its own.  The commit wakes the
-# relay, whose crash may be there before psql has its answer.
+# A commit wakes the relay, whose crash may be there before psql has its answer.
+sub run_until_crash
+{
+	my ($query) = @_;
+	my ($status, undef, $error) = $node->psql('postgres', $query);
+
+	die $error unless $status == 0 || $error =~ /because of crash of another server process|server closed the connection unexpectedly/;
+	return;
+}
+
+# Enqueue in one transaction: event types, each with a key of its own.
 my $n = 0;
 
 sub enqueue
 {
-	my $calls = join(', ', map { $n++; qq{idempotency.outbox_enqueue('t', 'k$n', '$_', '{"n": $n}')} } @_);
-
-	my ($status, undef, $error) = $node->psql('postgres', "SELECT $calls");
-	die $error unless $status == 0 || $error =~ /because of crash of another server process/;
+	run_until_crash('SELECT ' . join(', ', map { $n++; qq{idempotency.outbox_enqueue('t', 'k$n', '$_', '{"n": $n}')} } @_));
 	return;
 }
 
@@ -114,7 +120,7 @@ is_handled_once('Good', 118, 'a batch after a clean restart');
 is(records(), $records, 'nor after a clean restart');
 
 # Given another chance, it has one.
-$node->safe_psql('postgres', q{SELECT idempotency.relay_redrive('fn')});
+run_until_crash(q{SELECT idempotency.relay_redrive('fn')});
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency.dead_letters});
 is(crashes(), 7, 'redriven in vain: one crash more');
 enqueue(('Good') x 4);
