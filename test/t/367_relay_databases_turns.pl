@@ -96,8 +96,19 @@ foreach my $database ('postgres', 'b', 'c')
 # A database that cannot be connected to takes no slot; it goes on when it can be.
 #
 sql(q{SELECT count(idempotency.relay_drop(relay)) FROM idempotency.stat_relay WHERE relay = 'e'}, $_) foreach 'postgres', 'b', 'c';
-sql('ALTER DATABASE c ALLOW_CONNECTIONS false');
-sql(q{SELECT idempotency.relay_create('again', 'nul', aggregate_types => '{none}')});
+# The launcher would look again after a minute by itself.
+sub noticed
+{
+	my ($alter, $workers) = @_;
+	my $limit = 20 * IdemTest::slowness($node);
+	my $began = time;
+
+	sql($alter);
+	IdemTest::wait_for($node, "SELECT count(*) = $workers FROM pg_stat_activity WHERE datname = 'c' AND backend_type = 'idempotency relay' AND application_name LIKE '% database %'");
+	cmp_ok(time - $began, '<', $limit, "$alter is noticed at once");
+	return;
+}
+noticed('ALTER DATABASE c ALLOW_CONNECTIONS false', 0);
 IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = 'c'});
 my $failures = () = slurp_file($node->logfile) =~ /not currently accepting connections/g;
 enqueue('f', $_) foreach 'postgres', 'b';
@@ -106,8 +117,7 @@ foreach my $database ('postgres', 'b')
 	IdemRelay::wait_until("$database is served beside a database that allows no connections", sub { effects($database) == $had{$database} + 2 });
 }
 is(() = slurp_file($node->logfile) =~ /not currently accepting connections/g, $failures, 'where no worker is tried');
-sql('ALTER DATABASE c ALLOW_CONNECTIONS true');
-sql(q{SELECT idempotency.relay_drop('again')});
+noticed('ALTER DATABASE c ALLOW_CONNECTIONS true', 1);
 enqueue('f', 'c');
 IdemRelay::wait_until('which goes on when it allows them', sub { effects('c') == $had{c} + 2 });
 

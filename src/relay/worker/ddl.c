@@ -241,6 +241,8 @@ idem_ddl_read(Node *stmt, IdemStatement *s)
 			/* What else it may say needs nobody gone. */
 			if (idem_sink_option_value(((AlterDatabaseStmt *) stmt)->options, "tablespace") != NULL)
 				s->clear = to_clear(((AlterDatabaseStmt *) stmt)->dbname, false);
+			else if (idem_sink_option_value(((AlterDatabaseStmt *) stmt)->options, "allow_connections") != NULL)
+				idem_wake_launcher_at_commit();
 			break;
 		case T_CreatedbStmt:
 			s->clear = to_clear(template_of((CreatedbStmt *) stmt), true);
