@@ -218,6 +218,7 @@ const IdemKeyedLog idem_cursor_log = {
 	.indexes = idem_cursor_indexes,
 	.ntables = IDEM_CURSOR_TABLES,
 	.sequence = &idem_lease_number,
+	.what = "an offset or a sequence",
 	.kinds = KINDS,
 	.max_blocks = IDEM_KEYED_MAX_BLOCKS,
 	.pass_blocks = IDEM_KEYED_PASS_BLOCKS,

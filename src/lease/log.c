@@ -228,6 +228,7 @@ const IdemKeyedLog idem_lease_log = {
 	.indexes = idem_lease_indexes,
 	.ntables = IDEM_LEASE_TABLES,
 	.sequence = &idem_lease_number,
+	.what = "a lease",
 	.kinds = KINDS,
 	.max_blocks = IDEM_KEYED_MAX_BLOCKS,
 	.pass_blocks = IDEM_KEYED_PASS_BLOCKS,

@@ -51,6 +51,7 @@
 #include "outbox/number.h"
 #include "outbox/outbox.h"
 #include "outbox/segment.h"
+#include "shared/catalog.h"
 #include "shared/fault.h"
 #include "shared/lock_wait.h"
 #include "shared/table.h"
@@ -263,9 +264,11 @@ insert(void *arg)
 void
 idem_outbox_insert(const IdemOutboxRow *rows, int n)
 {
-	ResourceOwner saved = idem_txn_owner_enter();
+	ResourceOwner saved;
 	Writer		writer;
 
+	idem_check_no_script("an event");
+	saved = idem_txn_owner_enter();
 	writer.rows = rows;
 	writer.nrows = n;
 	writer.xid = GetTopFullTransactionId();

@@ -305,6 +305,20 @@ free_slot(IdemWorkerSlot *slot)
 	idem_wake_workers();
 }
 
+/*
+ * The same of a slot that had a worker.  The launcher may have looked at the databases while
+ * the slot was still the database's: it looks again.
+ */
+static void
+free_used_slot(IdemWorkerSlot *slot)
+{
+	bool		function = slot->relay_id != 0;
+
+	free_slot(slot);
+	if (!function)
+		idem_wake_launcher();
+}
+
 IdemSlotState
 idem_slots_state(int relay_id)
 {
@@ -432,7 +446,7 @@ idem_slot_worker_gone(int slotno, Oid *failing)
 		slot->not_before = idem_clock_plus_ms(idem_clock(), delay);
 	}
 	if (!slot->wanted && slot->pid == 0)
-		free_slot(slot);
+		free_used_slot(slot);
 	LWLockRelease(lock);
 	return others_wait;
 }
@@ -462,7 +476,7 @@ is_startable(IdemWorkerSlot *slot, IdemClock now)
 		return false;
 	if (!slot->wanted || (slot->started && slot->yield))
 	{
-		free_slot(slot);
+		free_used_slot(slot);
 		return false;
 	}
 	return !is_held(slot->dboid) && slot->not_before <= now;

@@ -103,6 +103,7 @@ typedef struct IdemKeyedLog
 	IdemRelRef *indexes;		/* of table n: (digest, kind, number DESC) */
 	int			ntables;		/* 2 to IDEM_KEYED_MAX_TABLES */
 	IdemRelRef *sequence;		/* numbers the rows */
+	const char *what;			/* its rows make, for a message: "a thing" */
 	const char *kinds;			/* 1 to IDEM_KEYED_MAX_KINDS letters */
 	BlockNumber max_blocks;		/* a current table longer than this loses its
 								 * turn, and one with IDEM_KEYED_VALUES times

@@ -89,6 +89,7 @@
 #include "utils/timestamp.h"
 
 #include "compat.h"
+#include "shared/catalog.h"
 #include "shared/guard.h"
 #include "shared/keyed_log.h"
 #include "shared/keyed_read.h"
@@ -278,13 +279,17 @@ idem_keyed_access_look_up(IdemKeyedAccess *access, const pg_uuid_t *digest, Idem
 bool
 idem_keyed_access_append(IdemKeyedAccess *access, const IdemKeyedColumns *row)
 {
-	ResourceOwner saved = idem_txn_owner_enter();
 	IdemKeyedReader *reader = &access->reader;
 	Relation	heap = reader->heaps[reader->writes_to];
-	HeapTuple	tuple = idem_table_form_row(RelationGetDescr(heap), IDEM_KEYED_MAX_COLUMNS, row->values, row->nulls);
-	bool		large = tuple->t_len > TOAST_TUPLE_THRESHOLD;
+	ResourceOwner saved;
+	HeapTuple	tuple;
+	bool		large;
 	bool		is_long;
 
+	idem_check_no_script(reader->log->what);
+	saved = idem_txn_owner_enter();
+	tuple = idem_table_form_row(RelationGetDescr(heap), IDEM_KEYED_MAX_COLUMNS, row->values, row->nulls);
+	large = tuple->t_len > TOAST_TUPLE_THRESHOLD;
 	reader->written = true;
 	idem_table_append_row(heap, tuple);
 	is_long = (large && idem_keyed_is_long(reader->log, heap)) ||

@@ -195,7 +195,7 @@ sub wait_until
 			pass("reached: $what");
 			return 1;
 		}
-		usleep(20_000);
+		usleep(50_000);
 	}
 	fail("reached: $what");
 	return 0;

@@ -35,11 +35,12 @@ use strict;
 use warnings FATAL => 'all';
 
 use File::Basename qw(dirname);
+use IdemSession;
 use List::Util qw(max);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 
 # The lines that make a server find the staged extension.
 sub extension_conf
@@ -143,9 +144,21 @@ sub versions
 sub wait_for
 {
 	my ($node, $query, $expected, $database) = @_;
+	my $until = time + $PostgreSQL::Test::Utils::timeout_default;
+	my ($session, $answer);
 
-	ok($node->poll_query_until($database // 'postgres', $query, $expected // 't'),
-		"reached: $query");
+	$expected //= 't';
+	$database //= 'postgres';
+	while (time < $until)
+	{
+		$session //= IdemSession->new($node, $database);
+		$answer = $session->ask($query);
+		return pass("reached: $query") if ($answer // '') eq $expected;
+		$session = undef unless defined $answer;
+		usleep(100_000);
+	}
+	fail("reached: $query");
+	diag(join "\n", "expected: $expected", 'the last answer: ' . ($answer // 'no connection'), $node->psql($database, $query));
 	return;
 }
 

@@ -78,11 +78,14 @@ is(sql(q{SELECT ok FROM idempotency.doctor() WHERE area = 'tables'}), 't', 'and 
 
 # Scripts
 append_to_file("$extensions/shop.control", "default_version = '1'\nrequires = 'idempotency'\n");
-foreach my $call (q{idempotency.relay_create('shop', 'handler')}, q{idempotency.consumer_create('shop')})
+foreach my $call (q{idempotency.relay_create('shop', 'handler')}, q{idempotency.consumer_create('shop')},
+	q{idempotency.outbox_enqueue('shop', 'k', 'E', '{}')}, q{idempotency.outbox_enqueue_many('shop', '{k}', '{E}', '{"1"}'::jsonb[])},
+	q{idempotency.reset_offset('shop', 't', 0, 5)}, q{idempotency.claim_offset('shop', 't', 0, 6)},
+	q{idempotency.register_producer('shop')}, q{idempotency.lease_event('shop', 'shop')}, q{idempotency.claim_request('shop', 'k', lease => '1 hour')})
 {
 	unlink "$extensions/shop--1.sql";
 	append_to_file("$extensions/shop--1.sql", "SELECT $call;\n");
-	refuses('CREATE EXTENSION shop', qr/the script of an extension cannot create a (relay|consumer)/, "a script with $call");
+	refuses('CREATE EXTENSION shop', qr/the script of an extension cannot create (a relay|a consumer|an event|an offset or a sequence|a lease)/, "a script with $call");
 	sql("SELECT $call");
 }
 

@@ -14,7 +14,7 @@ use IPC::Run ();
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $events = 20000;				# per round
+my $events = 8000;				# per round
 my $rounds = 4;
 my $node = IdemTest::cluster('main', conf => <<'END');
 max_connections = 60

@@ -150,8 +150,12 @@ $node->safe_psql('postgres', 'ALTER FUNCTION app.handle CALLED ON NULL INPUT');
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM app.effects WHERE event_type = 'Strict'});
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '7', 'no dead letters from that');
 
-# Payloads: bytea for bytea, and an event of the other kind is refused.
+# Payloads: bytea for bytea, and an event of the other kind is refused.  A function
+# without a payload takes both.
 $node->safe_psql('postgres', <<'END');
+CREATE FUNCTION app.bare(event_type text) RETURNS void LANGUAGE sql AS $$ INSERT INTO app.effects (event_type) VALUES ('bare ' || event_type) $$;
+CREATE SERVER bare FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.bare');
+SELECT idempotency.relay_create('bare', 'bare', aggregate_types => '{raw}', max_attempts => 1);
 CREATE TABLE app.raw (payload bytea);
 CREATE FUNCTION app.raw(payload bytea) RETURNS void LANGUAGE sql AS $$ INSERT INTO app.raw VALUES (payload) $$;
 CREATE SERVER raw FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.raw');
@@ -161,6 +165,7 @@ SELECT idempotency.outbox_enqueue('raw', 'l', 'Json', '{}');
 SELECT idempotency.outbox_enqueue_bytes('raw', 'm', 'Big', decode(repeat('ab', 900000), 'hex'));
 END
 IdemTest::wait_for($node, q{SELECT array_agg(length(payload) ORDER BY length(payload)) = '{2,900000}' FROM app.raw});
+IdemTest::wait_for($node, q{SELECT array_agg(event_type ORDER BY event_type) = '{bare Big,bare Bytes,bare Json}' FROM app.effects WHERE event_type LIKE 'bare %'});
 is( $node->safe_psql('postgres', q{SELECT sqlstate, error FROM idempotency.dead_letters WHERE relay = 'raw'}),
 	q{42804|the event's payload is jsonb and the sink's function takes bytea}, 'the wrong kind of payload');
 

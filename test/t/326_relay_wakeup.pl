@@ -19,10 +19,11 @@ use strict;
 use warnings FATAL => 'all';
 
 use IdemRelay;
+use IdemSession;
 use IdemTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 
 use constant NAP => 0.25;
 
@@ -92,11 +93,13 @@ END
 	return;
 }
 
+my $looker = IdemSession->new($node, 'postgres');
+
 # relay -> pid, waiting_for, wait (wait_event_type of the worker), arrived
 sub look
 {
 	my %seen;
-	my $rows = $node->safe_psql('postgres', <<'END');
+	my $rows = $looker->ask(<<'END');
 SELECT relay, r.pid, waiting_for, coalesce(wait_event_type, ''), CASE
 		WHEN relay = 'pg' THEN (SELECT count(*) FROM got)
 		WHEN relay LIKE 'fn%' THEN (SELECT count(*) FROM effect e WHERE e.relay = r.relay)
@@ -117,7 +120,7 @@ END
 # A look, with slept: the switches of a worker that slept from before it until after it.
 sub look_at_sleepers
 {
-	my $pids = $node->safe_psql('postgres', 'SELECT DISTINCT pid FROM idempotency.stat_relay WHERE pid IS NOT NULL');
+	my $pids = $looker->ask('SELECT DISTINCT pid FROM idempotency.stat_relay WHERE pid IS NOT NULL');
 	my %before = map { $_ => IdemRelay::switches($_) } split /\n/, $pids;
 	my $seen = look();
 
@@ -143,6 +146,7 @@ sub sleepers
 		my @behind = grep { $seen->{$_}{arrived} < $sent{$_} } @relays;
 
 		return join(' ', sort keys %found) unless @behind;
+		usleep(20_000);
 		foreach my $relay (@behind)
 		{
 			my $r = $seen->{$relay};
@@ -270,6 +274,7 @@ foreach my $batches (1, 2, 8)
 	}
 }
 
+$looker = undef;
 $locker->quit;
 $standby->stop;
 $node->stop;

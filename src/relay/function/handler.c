@@ -101,6 +101,7 @@ struct IdemHandler
 								 * to blame for an error */
 	bool		called;			/* the function was called with this event;
 								 * before, the event is only claimed */
+	bool		takes_payload;
 	bool		payload_is_bytea;
 	int			timeout_ms;
 };
@@ -258,7 +259,10 @@ append_handler_arg(IdemHandler *handler, StringInfo sql, const char *name, Oid t
 		if (strcmp(handler_args[i].name, name) != 0)
 			continue;
 		if (i == ARG_PAYLOAD)
+		{
+			handler->takes_payload = true;
 			handler->payload_is_bytea = type == BYTEAOID;
+		}
 		if (!(i == ARG_PAYLOAD && type == BYTEAOID) &&
 			!can_coerce_type(1, &handler_args[i].type, &type, COERCION_EXPLICIT))
 			ereport(ERROR,
@@ -475,7 +479,7 @@ call_handler(IdemHandler *handler, const IdemEvent *ev)
 	int			rc;
 
 	SPI_connect();
-	if (ev->is_json == handler->payload_is_bytea)
+	if (handler->takes_payload && ev->is_json == handler->payload_is_bytea)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("the event's payload is %s and the sink's function takes %s",
@@ -484,7 +488,8 @@ call_handler(IdemHandler *handler, const IdemEvent *ev)
 	values[1] = text_datum(ev->aggregate_type);
 	values[2] = text_datum(ev->aggregate_id);
 	values[3] = text_datum(ev->event_type);
-	values[4] = ev->payload;
+	values[ARG_PAYLOAD] = ev->payload;
+	nulls[ARG_PAYLOAD] = handler->takes_payload ? ' ' : 'n';
 	values[5] = ev->headers;
 	nulls[5] = ev->has_headers ? ' ' : 'n';
 	values[6] = TimestampTzGetDatum(ev->enqueued_at);
