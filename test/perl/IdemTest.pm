@@ -106,6 +106,8 @@ sub upgraded
 	my ($old, $name, %opt) = @_;
 	my $bindir = installed();
 	my $new = cluster($name, %opt, start => 0, install_path => dirname($bindir));
+	# It has the extension among its own; below the staged directory it has no directory.
+	$new->append_conf('postgresql.conf', "extension_destdir = ''\n") if extension_conf('IDEM_EXTENSION_CONF') =~ /^extension_destdir/m;
 	my @upgrade = (
 		"$bindir/pg_upgrade", '--no-sync',
 		'--old-datadir' => $old->data_dir, '--new-datadir' => $new->data_dir,

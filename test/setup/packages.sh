@@ -394,11 +394,12 @@ need_assert()
 	need_header valgrind/memcheck.h valgrind
 }
 
-# The model checker, and a compiler for the C program that it writes.
+# The model checker, and compilers for the C program that it writes: one for its speed, one for its program's.
 need_model()
 {
 	need_cmd spin spin
 	need_cmd gcc gcc
+	need_cmd tcc tcc
 	need_header stdio.h libc6-dev
 }
 

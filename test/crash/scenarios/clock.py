@@ -52,9 +52,10 @@ def outage(world, jump):
 
 
 def refusal(world, jump):
-    """Refused events wait for their next try while the clock is set back."""
+    """A target that refuses all waits for its next probe while the clock is set back."""
     world.refuse()
-    world.source.wait_for("SELECT count(*) > 0 FROM idempotency_data.relay_parked WHERE attempts > 1")
+    world.source.wait_for("SELECT (state, waiting_for) = ('outage', 'backoff') AND retrying > 0"
+                          " FROM idempotency.stat_relay WHERE relay = 'pg'")
     jump()
     world.refuse(False)
 
