@@ -420,7 +420,7 @@ idem_doctor_store(IdemDoctor *d)
 			   " 'Let the restore end. If it broke off, repeat it: see \"Dumps and restores\" in doc/reference/how-ids-are-remembered.md.'"
 			   " FROM %t.stat_claim_segments s WHERE s.held_by = 'restore' HAVING pg_catalog.count(*) > 0");
 	put_faults(d,
-			   "SELECT pg_catalog.format('%1$s keeps the log of %2$s from being shortened', pg_catalog.initcap(s.held_by), s.log),"
+			   "SELECT pg_catalog.format('the log of %1$s waits to be shortened, and no worker is at work', s.log),"
 			   " 'Raise max_worker_processes and restart the server, if this stays while claims come.'"
 			   " FROM (SELECT 'leases' AS log, l.held_by FROM %t.stat_leases l UNION ALL SELECT 'cursors', c.held_by FROM %t.stat_cursors c) s"
 			   " WHERE s.held_by = 'no worker'");

@@ -58,7 +58,7 @@
 /* MUTANT pass_with_writer in tombstones: a pass begins while a writer has the table */
 /* MUTANT written_late in tombstones: a writer does not look again after its lock (keyed-log-written-late) */
 /* MUTANT copy_renumbered in tombstones: a copy gets a new number */
-/* MUTANT half_empty_current in maintainers: a table becomes current that is emptied by half */
+/* MUTANT half_empty_current in dump: a table becomes current that is emptied by half */
 /* MUTANT cut_unflushed in crash: files are cut before the WAL is flushed (PostgreSQL before 15.11 and 17.3) */
 /* MUTANT lock_after_read in lookup: a look-up locks a table after it has read another one */
 /* MUTANT scan_opened_first in scan: a scan looks which tables have rows before its snapshot (keyed-log-scan-opened-first) */

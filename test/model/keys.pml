@@ -77,9 +77,9 @@
 /* MUTANT tidy_newer_removed in deleted: the entry of a committed row goes although somebody is removing the newer row */
 /* MUTANT looks_once in replaced: a probe that meets a dead row does not look again */
 /* MUTANT dead_unasked in deleted: a probe that meets a dead row does not ask whether rows were removed by hand */
-/* MUTANT keys_believed in lookup: a look-up by snapshot believes the keys, whatever rows they name */
-/* MUTANT thinned_unset in lookup: a page does not say that entries of committed rows went */
-/* MUTANT unseen_is_dead in lookup: a look-up takes a row for dead that its snapshot does not see */
+/* MUTANT keys_believed in updated: a look-up by snapshot believes the keys, whatever rows they name */
+/* MUTANT thinned_unset in crash: a page does not say that entries of committed rows went */
+/* MUTANT unseen_is_dead in crash: a look-up takes a row for dead that its snapshot does not see */
 /* MUTANT trigger_missing in byhand: a row by another hand is not entered */
 /* MUTANT delete_untold in deleted: a row is removed by hand, and those before it, whose entries went, are not looked for */
 /* MUTANT ready_remembered in deleted: a session relies on READY whatever it is told */
