@@ -122,6 +122,13 @@ CALL idempotency.claims_backfill('others', 'n');
 RESET ROLE;
 ALTER TABLE others DISABLE ROW LEVEL SECURITY;
 
+-- Children have pages of their own
+CREATE TABLE parent (id text);
+CREATE TABLE child () INHERITS (parent);
+CALL idempotency.claims_backfill('parent', 'id');
+CALL idempotency.claims_backfill('child', 'id');
+DROP TABLE parent, child;
+
 -- The rights are the caller's
 REVOKE ALL ON others FROM regress_backfill;
 SET ROLE regress_backfill;

@@ -32,6 +32,7 @@
 #include "catalog/objectaccess.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_trigger.h"
+#include "commands/extension.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -87,6 +88,24 @@ call_next(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		(pstmt, query, read_only_tree, context, params, env, dest, qc);
 }
 
+/* The same for a command of the script of an extension, which event triggers may see. */
+static void
+call_next_in_script(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+					ProcessUtilityContext context, ParamListInfo params,
+					QueryEnvironment *env, DestReceiver *dest, QueryCompletion *qc)
+{
+	idem_script_commands++;
+	PG_TRY();
+	{
+		call_next(pstmt, query, read_only_tree, context, params, env, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		idem_script_commands--;
+	}
+	PG_END_TRY();
+}
+
 /* Release the workers after an error or FATAL in the statement. */
 static void
 release_workers(int code, Datum former)
@@ -131,6 +150,7 @@ read_statement(Node *stmt)
 		s.ends_block = kind == TRANS_STMT_COMMIT || kind == TRANS_STMT_PREPARE;
 		s.ends_prepared = s.commits_prepared || kind == TRANS_STMT_ROLLBACK_PREPARED;
 	}
+	s.in_script = creating_extension && !IsA(stmt, DoStmt) && !IsA(stmt, CallStmt);
 	idem_ddl_read(stmt, &s);
 	idem_guard_read(stmt, &s);
 	return s;
@@ -149,6 +169,8 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	if (OidIsValid(s.clear))
 		call_next_without_workers(s.clear, pstmt, query, read_only_tree, context,
 								  params, env, dest, qc);
+	else if (s.in_script)
+		call_next_in_script(pstmt, query, read_only_tree, context, params, env, dest, qc);
 	else
 		call_next(pstmt, query, read_only_tree, context, params, env, dest, qc);
 

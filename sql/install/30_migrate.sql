@@ -57,6 +57,10 @@ BEGIN
 		RAISE EXCEPTION '"%" is not a table whose rows are stored in pages', source
 			USING ERRCODE = 'wrong_object_type',
 				HINT = 'Call it for each partition of a partitioned table; copy other relations into a table first.';
+	ELSIF EXISTS (SELECT FROM pg_inherits WHERE inhparent = source) THEN
+		RAISE EXCEPTION 'table "%" has children, whose rows would be left out', source
+			USING ERRCODE = 'wrong_object_type',
+				HINT = 'Call it for each child; if the table has rows of its own, copy them into another table first.';
 	END IF;
 
 	-- Nothing to claim: fails unless the caller may claim for the consumer.

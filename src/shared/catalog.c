@@ -96,10 +96,12 @@ idem_extension_oid(void)
 	return get_extension_oid(IDEM_EXTENSION_NAME, true);
 }
 
+int			idem_script_commands = 0;
+
 void
 idem_check_no_script(const char *what)
 {
-	if (!creating_extension || CurrentExtensionObject == idem_extension_oid())
+	if (!creating_extension || idem_script_commands > 0 || CurrentExtensionObject == idem_extension_oid())
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),

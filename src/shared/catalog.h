@@ -61,8 +61,15 @@ extern void idem_catalog_init(void);
 /* OID of the extension, or InvalidOid if it is not, or no longer, installed. */
 extern Oid	idem_extension_oid(void);
 
-/* Error 0A000 in the script of another extension; what: "a relay", for the message. */
+/*
+ * Error 0A000 in the script of another extension; what: "a relay", for the message.  Not
+ * for what an event trigger does for a command of the script: a restore makes these
+ * triggers last.
+ */
 extern void idem_check_no_script(const char *what);
+
+/* Commands of a script that are under way, but for those that run code of the script: DO and CALL. */
+extern int	idem_script_commands;
 
 /*
  * OID of the role that owns the extension; error 55000 if it is not installed.

@@ -101,7 +101,7 @@ take_step(const IdemKeyedLog *log, IdemKeyedPass *pass)
 {
 	IdemKeyedStep step = IDEM_KEYED_NONE;
 
-	CHECK_FOR_INTERRUPTS();
+	idem_check_interrupts();
 	idem_txn_begin();
 	if (OidIsValid(idem_extension_oid()))
 		step = idem_keyed_log_maintain(log, pass);

@@ -28,6 +28,7 @@ typedef struct IdemStatement
 	bool		ends_prepared;	/* COMMIT PREPARED or ROLLBACK PREPARED */
 	bool		commits_prepared;
 	bool		ends_block;		/* COMMIT or PREPARE TRANSACTION */
+	bool		in_script;		/* of an extension, and runs none of its code */
 	RangeVar   *partitioned;	/* a copy: the partitioned table that it
 								 * makes; NULL: none */
 } IdemStatement;

@@ -152,7 +152,7 @@ idem_pause(long ms)
 {
 	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, ms, PG_WAIT_EXTENSION);
 	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	idem_check_interrupts();
 }
 
 void

@@ -15,7 +15,9 @@
 
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "postmaster/bgworker.h"
+#include "storage/procsignal.h"
 
 /*
  * What such a worker does.  The value is the fourth field of the advisory lock that the
@@ -63,6 +65,19 @@ extern void idem_forced_settings(void);
 
 /* The same for a worker that maintains tables, and runs nobody's code. */
 extern void idem_forced_maintenance(void);
+
+/*
+ * CHECK_FOR_INTERRUPTS of a worker's loop.  A cancel or a timeout that is raised there, or in
+ * code that the worker calls, leaves a barrier of another process pending without another
+ * interrupt: DROP DATABASE would wait for this worker until one came.
+ */
+static inline void
+idem_check_interrupts(void)
+{
+	if (ProcSignalBarrierPending)
+		InterruptPending = true;
+	CHECK_FOR_INTERRUPTS();
+}
 
 /* Sleep for so long, unless the latch is set, and serve interrupts: any process may. */
 extern void idem_pause(long ms);

@@ -471,6 +471,8 @@ idem_slot_count(const IdemSlot *slot, IdemSlotKind kind, int64 run, int64 enough
 		const pg_uuid_t *digest = DatumGetUUIDP(index_getattr(scan->xs_itup, KEY_DIGEST, scan->xs_itupdesc, &isnull));
 
 		CHECK_FOR_INTERRUPTS();
+		if (isnull)
+			continue;
 		if (n > 0 && kind != IDEM_SLOT_DETAIL && idem_digest_compare(digest, &last) == 0)
 			continue;
 		last = *digest;

@@ -45,7 +45,7 @@ is(sql(q{SELECT DISTINCT a.amname FROM pg_class c JOIN pg_am a ON a.oid = c.rela
 	WHERE c.relkind = 'r' AND c.relnamespace = 'idempotency_data'::regnamespace}), 'heap', 'tables are heap tables');
 sql(q{CREATE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'},
 	q{CREATE SERVER handler FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.handle')},
-	q{SELECT idempotency.relay_create('refused', 'handler', max_attempts => 1)},
+	q{SELECT idempotency.relay_create('refused', 'handler', max_attempts => 1, aggregate_types => '{t}')},
 	q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')},
 	q{SELECT idempotency.consumer_create('leases', retention => '1 day', lease_duration => '10 s')},
 	q{SELECT idempotency.lease_event('e', 'leases')},
@@ -76,7 +76,15 @@ like($finding, qr/^trigger "?made_in_c\S* on table idempotency_data.outbox_segme
 sql($remedy =~ s/^As a superuser: //r);
 is(sql(q{SELECT ok FROM idempotency.doctor() WHERE area = 'tables'}), 't', 'and its remedy drops it');
 
-# Scripts
+# Scripts; what an event trigger does for their commands is not theirs
+sql(q{CREATE FUNCTION audit() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM idempotency.outbox_enqueue('ddl', 'k', tg_tag, '{}'); END $$},
+	q{CREATE EVENT TRIGGER audit ON ddl_command_end EXECUTE FUNCTION audit()});
+append_to_file("$extensions/audited.control", "default_version = '1'\n");
+append_to_file("$extensions/audited--1.sql", "CREATE TABLE audited (i int);\n");
+sql('CREATE EXTENSION audited');
+is(sql(q{SELECT string_agg(event_type, ', ' ORDER BY seq) FROM idempotency.outbox_events WHERE aggregate_type = 'ddl' AND event_type <> 'CREATE EVENT TRIGGER'}),
+	'CREATE TABLE, CREATE EXTENSION', 'an event trigger sees the commands of a script');
+sql('DROP EVENT TRIGGER audit');
 append_to_file("$extensions/shop.control", "default_version = '1'\nrequires = 'idempotency'\n");
 foreach my $call (q{idempotency.relay_create('shop', 'handler')}, q{idempotency.consumer_create('shop')},
 	q{idempotency.outbox_enqueue('shop', 'k', 'E', '{}')}, q{idempotency.outbox_enqueue_many('shop', '{k}', '{E}', '{"1"}'::jsonb[])},

@@ -199,5 +199,18 @@ ABC|P0001|1023|ABC
 Commit|ID001|253|event "
 END2
 
+# A timeout and a barrier that come together: DROP DATABASE waits for no relay that has
+# served the timeout.
+$node->safe_psql('postgres', <<'END');
+CREATE FUNCTION app.await_barrier() RETURNS void LANGUAGE c AS 'idempotency_test', 'idem_test_await_barrier_fn';
+CREATE SERVER barrier FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.await_barrier', timeout '100');
+SELECT idempotency.relay_create('barrier', 'barrier', aggregate_types => '{barrier}', min_backoff => '1 hour', max_backoff => '1 hour');
+CREATE DATABASE gone;
+SELECT idempotency.outbox_enqueue('barrier', 'k', 'E', '1');
+END
+IdemTest::wait_for($node, q{SELECT waiting_for = 'function' FROM idempotency.stat_relay WHERE relay = 'barrier'});
+$node->safe_psql('postgres', 'DROP DATABASE gone', timeout => $PostgreSQL::Test::Utils::timeout_default);
+is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_database WHERE datname = 'gone'}), '0', 'a database is dropped beside a handler that runs into its timeout');
+
 $node->stop;
 done_testing();

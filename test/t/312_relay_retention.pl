@@ -108,5 +108,39 @@ is($node->safe_psql('postgres', q{SELECT count(*) FROM idempotency.outbox_events
 $node->safe_psql('postgres', q{SELECT idempotency.relay_resume('slow')});
 IdemRelay::wait_state($node, 'slow', 'diverged');
 
+# A relay that max_lag_size has halted keeps nothing, also if no other one is there
+$node->safe_psql('postgres', q{SELECT count(idempotency.relay_drop(relay)) FROM idempotency.stat_relay});
+$node->safe_psql('postgres', q{SELECT idempotency.relay_create('only', 's_fast', max_lag_size => '1MB', start_at => 'latest'), idempotency.relay_pause('only')});
+$node->safe_psql('postgres', q{SELECT count(idempotency.outbox_enqueue('t', 'much', 'E', to_jsonb(repeat('x', 1000)))) FROM generate_series(1, 3000)});
+IdemTest::wait_for($node, q{SELECT halted = 'max_lag_size' FROM idempotency_data.relays WHERE relay = 'only'});
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency.outbox_events WHERE aggregate_id = 'much'});
+
+# Nor is a relay led to where it would be halted at once
+sub refuses
+{
+	my ($call, $what) = @_;
+	my (undef, undef, $error) = $node->psql('postgres', "SELECT idempotency.$call");
+
+	like($error, qr/ERROR:  relay "only" would be halted by its max_lag_size, with \d+ kB of events to send/, $what);
+	my ($hint) = $error =~ /relay_alter\(\.\.\., (max_lag_size => '\d+ kB')\)/;
+	$node->safe_psql('postgres', "SELECT idempotency.relay_alter('only', $hint); SELECT idempotency.$call; SELECT idempotency.relay_alter('only', max_lag_size => '1MB')");
+	return;
+}
+$node->append_conf('postgresql.conf', "idempotency.outbox_retention = '1h'\n");
+$node->reload;
+$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('only')});
+$node->safe_psql('postgres', q{SELECT count(idempotency.outbox_enqueue('t', 'again', 'E', to_jsonb(repeat('x', 1000)))) FROM generate_series(1, 600)}) foreach 1 .. 3;
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state IN ('streaming', 'idle') FROM idempotency.stat_relay});
+$node->safe_psql('postgres', q{SELECT count(idempotency.outbox_enqueue('t', 'again', 'E', to_jsonb(repeat('x', 1000)))) FROM generate_series(1, 600)});
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state IN ('streaming', 'idle') FROM idempotency.stat_relay});
+refuses(q{relay_replay('only', since => '-infinity')}, 'a replay of more than that');
+$node->safe_psql('postgres', <<'END');
+BEGIN;
+DELETE FROM idempotency_data.relay_log_0;
+DELETE FROM idempotency_data.relay_log_1;
+COMMIT;
+END
+refuses(q{relay_adopt('only')}, 'an adoption that sends more than that');
+
 $node->stop;
 done_testing();

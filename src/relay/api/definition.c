@@ -41,6 +41,7 @@
 #include "relay/kind.h"
 #include "relay/position/blocked.h"
 #include "relay/position/parked.h"
+#include "relay/position/retention.h"
 #include "relay/worker/workers.h"
 #include "relay/worker_slots.h"
 #include "shared/args.h"
@@ -716,6 +717,8 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	if (OidIsValid(c->anchor))
 		idem_relay_note_owner(c->relay_id, c->owner);
 	adopted.base = done;
+	if (is_lost)
+		idem_retention_check_move(c, &adopted);
 	append_fresh_position(c->relay_id, raise_epoch(c, false), IDEM_FRESH_ADOPTED, &adopted);
 	idem_launcher_enlist_database();
 	idem_wake_launcher_at_commit();

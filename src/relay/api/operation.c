@@ -29,6 +29,7 @@
 #include "relay/api/api.h"
 #include "relay/position/blocked.h"
 #include "relay/position/parked.h"
+#include "relay/position/retention.h"
 #include "shared/args.h"
 #include "shared/spi.h"
 
@@ -195,6 +196,7 @@ replay_since(IdemRelayConfig *c, TimestampTz since)
 
 	if (last && idem_position_sees_more(pos.base, last->pos.base))
 		pos.base = last->pos.base;
+	idem_retention_check_move(c, &pos);
 	idem_relay_move_position(c, IDEM_FRESH_MOVED, false, &pos);
 	note_replay(c, &pos);
 }

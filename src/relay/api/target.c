@@ -209,7 +209,7 @@ unseen_types_query(void)
 	for (int i = 0; i < SEGMENTS; i++)
 		appendStringInfo(&sql, "%sSELECT aggregate_type AS type FROM %%s.outbox_segment_%d WHERE ctid >= (SELECT"
 						 " ('(' || GREATEST(pg_catalog.pg_relation_size('%%s.outbox_segment_%d')"
-						 " / pg_catalog.current_setting('block_size')::int8 - %d, 0) || ',0)')::tid)",
+						 " / pg_catalog.current_setting('block_size')::int8 - %d, 0)::text || ',0)')::tid)",
 						 i > 0 ? " UNION " : "", i, i, RECENT_PAGES);
 	appendStringInfo(&sql, ") SELECT pg_catalog.string_agg('\"' || u.type || '\"', ', ') FROM ("
 					 "SELECT DISTINCT w.type FROM pg_catalog.unnest($1) AS w(type)"

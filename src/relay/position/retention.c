@@ -68,6 +68,7 @@ idem_retention_positions(void)
 	HTAB	   *bases = idem_blocked_bases();
 	List	   *result = NIL;
 	const IdemSnap *before = NULL;
+	bool		given_up = false;
 	ListCell   *lc;
 
 	foreach(lc, idem_relay_rows())
@@ -77,7 +78,10 @@ idem_retention_positions(void)
 		IdemSnap   *done;
 
 		if (relay->halted == IDEM_HALT_LAG)
+		{
+			given_up = true;
 			continue;
+		}
 
 		/*
 		 * A relay without a credible position waits to be adopted, and holds
@@ -94,6 +98,13 @@ idem_retention_positions(void)
 		result = lappend(result, done);
 		before = done;
 	}
+
+	/*
+	 * Without a relay all events wait for one.  Relays that are all halted
+	 * for their lag hold none.
+	 */
+	if (result == NIL && given_up)
+		result = list_make1(idem_snap_current());
 	return result;
 }
 
@@ -127,6 +138,24 @@ idem_retention_check_history(List *configs)
 		noted &= halt(c->relay_id, IDEM_HALT_HISTORY);
 	}
 	return noted;
+}
+
+void
+idem_retention_check_move(const IdemRelayConfig *relay, const IdemPosition *to)
+{
+	IdemLag		lag;
+
+	if (relay->max_lag_bytes == 0)
+		return;
+	idem_reader_lags(&to, &lag, 1);
+	if (lag.bytes <= relay->max_lag_bytes)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("relay \"%s\" would be halted by its max_lag_size, with " INT64_FORMAT " kB of events to send",
+					relay->name, lag.bytes / 1024),
+			 errhint("Raise it first: relay_alter(..., max_lag_size => '" INT64_FORMAT " kB'). Set it back when the relay has no lag.",
+					 lag.bytes / 1024 * 2)));
 }
 
 void

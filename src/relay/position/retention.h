@@ -23,8 +23,8 @@
 
 /*
  * The snapshots (IdemSnap *) at which the relays hold the outbox: all
- * relays but those halted because they exceeded max_lag_size.  In a
- * transaction.
+ * relays but those halted because they exceeded max_lag_size; the present
+ * one, if all are.  NIL: there is no relay.  In a transaction.
  */
 extern List *idem_retention_positions(void);
 
@@ -49,6 +49,12 @@ extern IdemPosition idem_retention_held(const IdemPosition *pos, HTAB *bases, in
  * transaction.
  */
 extern bool idem_retention_check_history(List *configs);
+
+/*
+ * Error 55000 if the relay would exceed its max_lag_size at the position: it would be
+ * halted, and its events could be emptied before they are sent.
+ */
+extern void idem_retention_check_move(const IdemRelayConfig *relay, const IdemPosition *to);
 
 /*
  * Halt the relays whose lag exceeds their max_lag_size.  In a transaction of

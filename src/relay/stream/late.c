@@ -227,7 +227,7 @@ void
 idem_late_answered(IdemStream *stream, IdemLateEvent *late)
 {
 	LateKey    *key = find_key(stream, late->flight.key);
-	bool		is_first = dlist_head_node(&key->order) == &late->order_node;
+	bool		is_first = !dlist_has_prev(&key->order, &late->order_node);
 
 	if (!is_first && late->flight.outcome != IDEM_PROTO_ACKED)
 		return;

@@ -522,7 +522,7 @@ idem_launcher_main(Datum arg)
 	{
 		bool		pending;
 
-		CHECK_FOR_INTERRUPTS();
+		idem_check_interrupts();
 		if (ConfigReloadPending)
 		{
 			ConfigReloadPending = false;

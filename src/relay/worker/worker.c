@@ -426,7 +426,7 @@ serve_interrupts(void)
 {
 	IdemClock	now;
 
-	CHECK_FOR_INTERRUPTS();
+	idem_check_interrupts();
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;

@@ -164,7 +164,7 @@ msink_fail_gone(MSink *p)
 	return idem_sink_fail(&p->failure, i < N_REASONS ? reasons[i].connection : IDEM_PROTO_OUTAGE,
 						  blames && p->n_flight > 0 ? "ID006" : i < N_REASONS ? reasons[i].connection_state : "08006",
 						  from_broker ? "the broker ended the connection: %s (0x%02X)" : "the connection ended: %s",
-						  i < N_REASONS ? reasons[i].text : from_broker ? "no reason that MQTT 5 has" : library_text(p, p->gone_code), p->gone_code);
+						  i < N_REASONS ? reasons[i].text : from_broker ? "no reason that MQTT 5 has" : library_text(p, p->gone_code), (unsigned int) p->gone_code);
 }
 
 /* Note why the broker refused the connection.  Always false. */

@@ -18,7 +18,9 @@
  *
  *-------------------------------------------------------------------------
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE				/* strcasestr */
+#endif
 
 #include <pthread.h>
 #include <stdio.h>

@@ -200,21 +200,20 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 bool
 pgsink_rehearse_position(PgSink *p)
 {
-	static const struct
-	{
-		const char *sql;
-		int			nparams;
-	}			statements[] = {{INSERT_SQL, 1}, {LOCK_SQL, 1}, {RAISE_SQL, 2}};
+	char	   *sql[] = {
+		pgsink_format(INSERT_SQL, p->position_table),
+		pgsink_format(LOCK_SQL, p->position_table),
+		pgsink_format(RAISE_SQL, p->position_table)
+	};
+	static const int nparams[] = {1, 1, 2};
 	bool		ok = true;
 
 	write_statements(p);
 	pgsink_forget_error(p);
-	for (size_t i = 0; ok && i < sizeof(statements) / sizeof(statements[0]); i++)
+	for (size_t i = 0; i < sizeof(sql) / sizeof(sql[0]); i++)
 	{
-		char	   *sql = pgsink_format(statements[i].sql, p->position_table);
-
-		ok = pgsink_rehearse(p, PGSINK_STEP_FENCE, sql, statements[i].nparams, takeover_types);
-		free(sql);
+		ok = ok && pgsink_rehearse(p, PGSINK_STEP_FENCE, sql[i], nparams[i], takeover_types);
+		free(sql[i]);
 	}
 	ok = ok && pgsink_rehearse(p, PGSINK_STEP_FENCE, p->fence_sql, 8, fence_types);
 	return ok || pgsink_fail_for_error(p, "use the relay's position at the target");

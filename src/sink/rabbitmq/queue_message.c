@@ -48,19 +48,29 @@ fill(BSink *p, IdemBatchEvent *e, const char *option, const char *template)
 	IdemSinkEvent view = idem_batch_view(e);
 	IdemText	t = {NULL, 0, 0};
 	IdemProtoStr at;
-	const char *problem = NULL;
+	const char *before = NULL;
+	const char *after = "";
 	char		text[128];
 
 	if (idem_template_fill(&how, template, &view, &t, &at) != IDEM_TEMPLATE_FILLED)
-		problem = "event lacks a header that the option \"%s\" names";
+	{
+		before = "lacks a header that the option \"";
+		after = "\" names";
+	}
 	else if (t.len > BQUEUE_MAX_NAME)
-		problem = "event makes an %s of more than 255 bytes";
+	{
+		before = "makes an ";
+		after = " of more than 255 bytes";
+	}
 	else if (t.len > 0 && memchr(t.data, '\0', t.len) != NULL)
-		problem = "event makes an %s with a zero byte";
-	if (problem == NULL)
+	{
+		before = "makes an ";
+		after = " with a zero byte";
+	}
+	if (before == NULL)
 		return idem_text_terminate(&t);
 	free(t.data);
-	snprintf(text, sizeof(text), problem, option);
+	snprintf(text, sizeof(text), "event %s%s%s", before, option, after);
 	(void) refuse(p, e, "22023", text);
 	return NULL;
 }
