@@ -244,7 +244,7 @@ remedy_of(IdemRelayState state, const char *relay)
 		case IDEM_RELAY_UNWITNESSED:
 			return "See the area \"witness\".";
 		default:
-			return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE, which says what to do.", name);
+			return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE, which says what to do. No row: the target is there and refuses the events; last_error of idempotency.stat_relay says why.", name);
 	}
 }
 
