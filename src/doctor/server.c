@@ -25,6 +25,7 @@
 
 #include "access/twophase.h"
 #include "common/relpath.h"
+#include "common/string.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
@@ -130,20 +131,20 @@ typedef struct BadSetting
 {
 	const char *name;
 	const char *value;
-	IdemDoctorOk ok;
 	const char *what;			/* it does */
+	IdemDoctorOk ok;
 	bool		per_session;	/* a database or a role may have it */
 } BadSetting;
 
 static const BadSetting bad_settings[] = {
-	{"fsync", "off", IDEM_DOCTOR_PROBLEM, "a crash of the machine may lose or double events, or leave the database damaged", false},
-	{"full_page_writes", "off", IDEM_DOCTOR_UNKNOWN, "a crash of the machine may damage tables, unless the file system never writes a part of a page", false},
-	{"zero_damaged_pages", "on", IDEM_DOCTOR_PROBLEM, "events and remembered ids on a damaged page are lost without an error", true},
-	{"ignore_checksum_failure", "on", IDEM_DOCTOR_PROBLEM, "damaged pages are taken for sound", true},
-	{"allow_system_table_mods", "on", IDEM_DOCTOR_PROBLEM, "tables of the extension may be altered in ways that its code does not see", true},
-	{"idempotency.durable_complete", "off", IDEM_DOCTOR_PROBLEM, "a completion that was acknowledged may be lost in a crash, and its event has its effect once more", true},
-	{"idempotency.uncompleted_claims", "keep", IDEM_DOCTOR_PROBLEM, "a handler that forgets to complete its claim has its effect at each delivery", true},
-	{"idempotency.store_maintenance", "off", IDEM_DOCTOR_PROBLEM, "what claims remember is not packed, and grows", true},
+	{"fsync", "off", "a crash of the machine may lose or double events, or leave the database damaged", IDEM_DOCTOR_PROBLEM, false},
+	{"full_page_writes", "off", "a crash of the machine may damage tables, unless the file system never writes a part of a page", IDEM_DOCTOR_UNKNOWN, false},
+	{"zero_damaged_pages", "on", "events and remembered ids on a damaged page are lost without an error", IDEM_DOCTOR_PROBLEM, true},
+	{"ignore_checksum_failure", "on", "damaged pages are taken for sound", IDEM_DOCTOR_PROBLEM, true},
+	{"allow_system_table_mods", "on", "tables of the extension may be altered in ways that its code does not see", IDEM_DOCTOR_PROBLEM, true},
+	{"idempotency.durable_complete", "off", "a completion that was acknowledged may be lost in a crash, and its event has its effect once more", IDEM_DOCTOR_PROBLEM, true},
+	{"idempotency.uncompleted_claims", "keep", "a handler that forgets to complete its claim has its effect at each delivery", IDEM_DOCTOR_PROBLEM, true},
+	{"idempotency.store_maintenance", "off", "what claims remember is not packed, and grows", IDEM_DOCTOR_PROBLEM, true},
 };
 
 /* The value with which a session begins here. */
@@ -225,7 +226,7 @@ lock_table_size(void)
 static void
 look_at_budget(IdemDoctor *d, int64 room)
 {
-	int			budget = atoi(GetConfigOption("idempotency.max_claim_locks", false, false));
+	int			budget = strtoint(GetConfigOption("idempotency.max_claim_locks", false, false), NULL, 10);
 
 	if (budget < 0 || budget <= room / 2)
 		return;
@@ -242,7 +243,7 @@ look_at_use(IdemDoctor *d, int64 room)
 	uint64		n = begin_query("SELECT COALESCE(pg_catalog.sum(h.held), 0), (pg_catalog.array_agg(h.pid ORDER BY h.held DESC))[1], pg_catalog.max(h.held)"
 								" FROM (SELECT l.pid, pg_catalog.count(*) AS held FROM pg_catalog.pg_locks l"
 								"  WHERE NOT l.fastpath GROUP BY l.pid) h");
-	int64		used = n > 0 ? atoll(text_of(0, 1)) : 0;
+	int64		used = n > 0 ? strtoll(text_of(0, 1), NULL, 10) : 0;
 	const char *pid = n > 0 ? text_of(0, 2) : "";
 
 	if (used * 100 > room * MAX_LOCKS_PERCENT)

@@ -276,9 +276,11 @@ idem_table_visit_page(Relation heap, BlockNumber block, BufferAccessStrategy str
 {
 	Buffer		buffer = ReadBufferExtended(heap, MAIN_FORKNUM, block, RBM_NORMAL, strategy);
 	HeapTupleData row;
+	int			last;
 
 	LockBuffer(buffer, BUFFER_LOCK_SHARE);
-	for (OffsetNumber off = FirstOffsetNumber; off <= PageGetMaxOffsetNumber(BufferGetPage(buffer)); off++)
+	last = PageGetMaxOffsetNumber(BufferGetPage(buffer));
+	for (int off = FirstOffsetNumber; off <= last; off++)
 	{
 		if (idem_table_row_at(heap, buffer, off, &row))
 			visit(heap, &row, arg);

@@ -81,7 +81,7 @@ log_in(RSink *p)
 	if (answer != RSINK_ANSWERED)
 		return judge(p, answer, "log in to the server");
 	rsink_copy_error(version, sizeof(version), hello_member(p, "version"));
-	if (atoi(version) < RSINK_LEAST_SERVER)
+	if ((int) strtol(version, NULL, 10) < RSINK_LEAST_SERVER)
 	{
 		idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "0A000",
 					   "server has version \"%s\": the redis sink needs Redis %d or later, or Valkey", version,
