@@ -49,40 +49,40 @@
 static const struct
 {
 	int			code;
-	const char *text;
 	IdemProtoOutcome event;
+	const char *text;
 	const char *event_state;
-	IdemProtoOutcome connection;
 	const char *connection_state;
+	IdemProtoOutcome connection;
 	bool		blames;
 }			reasons[] = {
-	{MQTT_RC_UNSPECIFIED, "an error that the broker does not name", IDEM_PROTO_RETRY, "58000", IDEM_PROTO_OUTAGE, "08006", false},
-	{MQTT_RC_MALFORMED_PACKET, "malformed packet", IDEM_PROTO_REJECTED, "08P01", IDEM_PROTO_OUTAGE, "08P01", true},
-	{MQTT_RC_PROTOCOL_ERROR, "protocol error", IDEM_PROTO_REJECTED, "08P01", IDEM_PROTO_OUTAGE, "08P01", true},
-	{MQTT_RC_IMPLEMENTATION_SPECIFIC, "the broker does not take it, for a reason of its own", IDEM_PROTO_REJECTED, "22023", IDEM_PROTO_OUTAGE, "08006", true},
-	{MQTT_RC_UNSUPPORTED_PROTOCOL_VERSION, "the broker does not speak MQTT 5", 0, NULL, IDEM_PROTO_REJECTED, "0A000", false},
-	{MQTT_RC_CLIENTID_NOT_VALID, "the broker does not take the client id; see the option \"client_id\"", 0, NULL, IDEM_PROTO_REJECTED, "HV024", false},
-	{MQTT_RC_BAD_USERNAME_OR_PASSWORD, "wrong user or password", 0, NULL, IDEM_PROTO_REJECTED, "28P01", false},
-	{MQTT_RC_NOT_AUTHORIZED, "not authorized", IDEM_PROTO_REJECTED, "42501", IDEM_PROTO_REJECTED, "28000", false},
-	{MQTT_RC_SERVER_UNAVAILABLE, "the broker is not available", 0, NULL, IDEM_PROTO_OUTAGE, "57P03", false},
-	{MQTT_RC_SERVER_BUSY, "the broker is busy", 0, NULL, IDEM_PROTO_OUTAGE, "57P03", false},
-	{MQTT_RC_BANNED, "the broker bans the client", 0, NULL, IDEM_PROTO_REJECTED, "28000", false},
-	{MQTT_RC_SERVER_SHUTTING_DOWN, "the broker is shutting down", 0, NULL, IDEM_PROTO_OUTAGE, "57P01", false},
-	{MQTT_RC_BAD_AUTHENTICATION_METHOD, "the broker wants a login of another kind", 0, NULL, IDEM_PROTO_REJECTED, "28000", false},
-	{MQTT_RC_KEEP_ALIVE_TIMEOUT, "the broker heard nothing for too long", 0, NULL, IDEM_PROTO_OUTAGE, "08006", false},
-	{MQTT_RC_SESSION_TAKEN_OVER, "another client connected with the same client id: a copy of the relay, or a stranger; each needs an id of its own (option \"client_id\")", 0, NULL, IDEM_PROTO_OUTAGE, "55006", false},
-	{MQTT_RC_TOPIC_NAME_INVALID, "the broker does not take the topic", IDEM_PROTO_REJECTED, "22023", IDEM_PROTO_OUTAGE, "22023", true},
-	{MQTT_RC_RECEIVE_MAXIMUM_EXCEEDED, "too many messages without an answer; see the option \"in_flight\"", 0, NULL, IDEM_PROTO_OUTAGE, "08P01", false},
-	{MQTT_RC_PACKET_TOO_LARGE, "the message is too large", IDEM_PROTO_REJECTED, "54000", IDEM_PROTO_OUTAGE, "54000", true},
-	{MQTT_RC_MESSAGE_RATE_TOO_HIGH, "too many messages in a time", 0, NULL, IDEM_PROTO_OUTAGE, "53400", false},
-	{MQTT_RC_QUOTA_EXCEEDED, "the broker's quota is used up", IDEM_PROTO_RETRY, "53400", IDEM_PROTO_OUTAGE, "53000", false},
-	{MQTT_RC_ADMINISTRATIVE_ACTION, "an administrator ended the connection", 0, NULL, IDEM_PROTO_OUTAGE, "57P01", false},
-	{MQTT_RC_PAYLOAD_FORMAT_INVALID, "the payload is not what its format indicator says", IDEM_PROTO_REJECTED, "22023", IDEM_PROTO_OUTAGE, "22023", true},
-	{MQTT_RC_RETAIN_NOT_SUPPORTED, "the broker retains no messages; see the option \"retain\"", 0, NULL, IDEM_PROTO_REJECTED, "0A000", false},
-	{MQTT_RC_QOS_NOT_SUPPORTED, "the broker does not have this quality of service; see the option \"qos\"", 0, NULL, IDEM_PROTO_REJECTED, "0A000", false},
-	{MQTT_RC_USE_ANOTHER_SERVER, "the broker names another server; see the option \"servers\"", 0, NULL, IDEM_PROTO_REJECTED, "08004", false},
-	{MQTT_RC_SERVER_MOVED, "the broker has moved; see the option \"servers\"", 0, NULL, IDEM_PROTO_REJECTED, "08004", false},
-	{MQTT_RC_CONNECTION_RATE_EXCEEDED, "too many connections in a time", 0, NULL, IDEM_PROTO_OUTAGE, "53300", false}
+	{MQTT_RC_UNSPECIFIED, IDEM_PROTO_RETRY, "an error that the broker does not name", "58000", "08006", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_MALFORMED_PACKET, IDEM_PROTO_REJECTED, "malformed packet", "08P01", "08P01", IDEM_PROTO_OUTAGE, true},
+	{MQTT_RC_PROTOCOL_ERROR, IDEM_PROTO_REJECTED, "protocol error", "08P01", "08P01", IDEM_PROTO_OUTAGE, true},
+	{MQTT_RC_IMPLEMENTATION_SPECIFIC, IDEM_PROTO_REJECTED, "the broker does not take it, for a reason of its own", "22023", "08006", IDEM_PROTO_OUTAGE, true},
+	{MQTT_RC_UNSUPPORTED_PROTOCOL_VERSION, 0, "the broker does not speak MQTT 5", NULL, "0A000", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_CLIENTID_NOT_VALID, 0, "the broker does not take the client id; see the option \"client_id\"", NULL, "HV024", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_BAD_USERNAME_OR_PASSWORD, 0, "wrong user or password", NULL, "28P01", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_NOT_AUTHORIZED, IDEM_PROTO_REJECTED, "not authorized", "42501", "28000", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_SERVER_UNAVAILABLE, 0, "the broker is not available", NULL, "57P03", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_SERVER_BUSY, 0, "the broker is busy", NULL, "57P03", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_BANNED, 0, "the broker bans the client", NULL, "28000", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_SERVER_SHUTTING_DOWN, 0, "the broker is shutting down", NULL, "57P01", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_BAD_AUTHENTICATION_METHOD, 0, "the broker wants a login of another kind", NULL, "28000", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_KEEP_ALIVE_TIMEOUT, 0, "the broker heard nothing for too long", NULL, "08006", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_SESSION_TAKEN_OVER, 0, "another client connected with the same client id: a copy of the relay, or a stranger; each needs an id of its own (option \"client_id\")", NULL, "55006", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_TOPIC_NAME_INVALID, IDEM_PROTO_REJECTED, "the broker does not take the topic", "22023", "22023", IDEM_PROTO_OUTAGE, true},
+	{MQTT_RC_RECEIVE_MAXIMUM_EXCEEDED, 0, "too many messages without an answer; see the option \"in_flight\"", NULL, "08P01", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_PACKET_TOO_LARGE, IDEM_PROTO_REJECTED, "the message is too large", "54000", "54000", IDEM_PROTO_OUTAGE, true},
+	{MQTT_RC_MESSAGE_RATE_TOO_HIGH, 0, "too many messages in a time", NULL, "53400", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_QUOTA_EXCEEDED, IDEM_PROTO_RETRY, "the broker's quota is used up", "53400", "53000", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_ADMINISTRATIVE_ACTION, 0, "an administrator ended the connection", NULL, "57P01", IDEM_PROTO_OUTAGE, false},
+	{MQTT_RC_PAYLOAD_FORMAT_INVALID, IDEM_PROTO_REJECTED, "the payload is not what its format indicator says", "22023", "22023", IDEM_PROTO_OUTAGE, true},
+	{MQTT_RC_RETAIN_NOT_SUPPORTED, 0, "the broker retains no messages; see the option \"retain\"", NULL, "0A000", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_QOS_NOT_SUPPORTED, 0, "the broker does not have this quality of service; see the option \"qos\"", NULL, "0A000", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_USE_ANOTHER_SERVER, 0, "the broker names another server; see the option \"servers\"", NULL, "08004", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_SERVER_MOVED, 0, "the broker has moved; see the option \"servers\"", NULL, "08004", IDEM_PROTO_REJECTED, false},
+	{MQTT_RC_CONNECTION_RATE_EXCEEDED, 0, "too many connections in a time", NULL, "53300", IDEM_PROTO_OUTAGE, false}
 };
 
 #define N_REASONS	(sizeof(reasons) / sizeof(reasons[0]))
@@ -247,7 +247,7 @@ give_password(char *buf, int size, int writing, void *arg)
 	(void) writing;
 	if (password == NULL || strlen(password) >= (size_t) size)
 		return 0;
-	strcpy(buf, password);
+	memcpy(buf, password, strlen(password) + 1);
 	return (int) strlen(password);
 }
 
