@@ -70,7 +70,7 @@ show_answer(const HSinkRequest *r, char dst[SHOWN])
 		looked_at = r->answer.len;
 	if (answer.len == 0)
 		return;
-	strcpy(dst, BEFORE_ANSWER);
+	memcpy(dst, BEFORE_ANSWER, sizeof(BEFORE_ANSWER));
 	if (idem_sink_has_secret(r->answer.data, looked_at))
 		snprintf(text, HSINK_SHOWN_BYTES + 1, "the response " IDEM_SINK_HIDES_SECRET);
 	else

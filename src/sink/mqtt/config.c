@@ -107,7 +107,7 @@ msink_configure(MSink *p, const IdemProtoHello *hello)
 		idem_sink_option_is(hello, "format", "cloudevents_structured") ? MSINK_CE_STRUCTURED : MSINK_PLAIN;
 	c->source = idem_sink_option(hello, "source", "/idempotency/{relay}");
 	c->keepalive = (int) idem_sink_option_int(hello, "keepalive", 60);
-	c->in_flight = idem_sink_option_int(hello, "in_flight", atol(IDEM_SINK_MQTT_IN_FLIGHT));
+	c->in_flight = idem_sink_option_int(hello, "in_flight", strtol(IDEM_SINK_MQTT_IN_FLIGHT, NULL, 10));
 	c->timeout = (int) idem_sink_option_int(hello, "timeout", 30000);
 	c->tls = idem_sink_option_on(hello, "tls");
 	if (strchr(c->topic, '{') == NULL && !msink_is_topic(c->topic, strlen(c->topic)))

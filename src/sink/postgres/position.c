@@ -200,16 +200,15 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 bool
 pgsink_rehearse_position(PgSink *p)
 {
-	char	   *sql[] = {
-		pgsink_format(INSERT_SQL, p->position_table),
-		pgsink_format(LOCK_SQL, p->position_table),
-		pgsink_format(RAISE_SQL, p->position_table)
-	};
 	static const int nparams[] = {1, 1, 2};
+	char	   *sql[3];
 	bool		ok = true;
 
 	write_statements(p);
 	pgsink_forget_error(p);
+	sql[0] = pgsink_format(INSERT_SQL, p->position_table);
+	sql[1] = pgsink_format(LOCK_SQL, p->position_table);
+	sql[2] = pgsink_format(RAISE_SQL, p->position_table);
 	for (size_t i = 0; i < sizeof(sql) / sizeof(sql[0]); i++)
 	{
 		ok = ok && pgsink_rehearse(p, PGSINK_STEP_FENCE, sql[i], nparams[i], takeover_types);
