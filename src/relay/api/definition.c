@@ -685,7 +685,6 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	IdemRelayConfig *c;
 	IdemPositionRow *row;
 	IdemPosition adopted = {0};
-	IdemSnap   *done;
 	bool		is_lost;
 
 	require_preload();
@@ -694,13 +693,14 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	require_noted_owner(c);
 	require_own_parked(c);
 	row = idem_position_last(c->relay_id, c->epoch);
-	done = row ? row->pos.base : NULL;
-	is_lost = done == NULL || c->halted == IDEM_HALT_HISTORY || !idem_position_is_possible(&row->pos);
+	adopted.base = row ? row->pos.base : NULL;
+	is_lost = row == NULL || c->halted == IDEM_HALT_HISTORY || !idem_position_is_possible(&row->pos);
 	if (is_lost || idem_relay_is_restored(c))
 		idem_parked_restamp(c->relay_id);
 	if (is_lost)
 	{
-		done = idem_snap_empty();
+		adopted.base = idem_snap_empty();
+		idem_retention_check_move(c, &adopted);
 		idem_blocked_forget(c->relay_id);
 		ereport(WARNING,
 				(errmsg("relay \"%s\" has no position of this cluster", name),
@@ -716,9 +716,6 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	SPI_finish();
 	if (OidIsValid(c->anchor))
 		idem_relay_note_owner(c->relay_id, c->owner);
-	adopted.base = done;
-	if (is_lost)
-		idem_retention_check_move(c, &adopted);
 	append_fresh_position(c->relay_id, raise_epoch(c, false), IDEM_FRESH_ADOPTED, &adopted);
 	idem_launcher_enlist_database();
 	idem_wake_launcher_at_commit();
