@@ -67,14 +67,18 @@ pass()
 }
 
 # fail NAME [FILE]: count a failure and show the file's end at once, so that a log
-# that is cut off still says why.
+# that is cut off still says why.  The checks of the file that failed come last, because
+# the end of an output repeats the last lines of each failure only.
 fail()
 {
 	failed=$((failed + 1))
 	failures+=("$1")
 	printf 'NOT OK   %s\n' "$1"
 	if [ -n "${2:-}" ] && [ -s "$2" ]; then
-		tail -n "${FAIL_LINES:-60}" "$2" | sed 's/^/    | /'
+		{
+			tail -n "${FAIL_LINES:-60}" "$2"
+			grep -a '^not ok ' "$2" | tail -n 10
+		} | sed 's/^/    | /'
 		mkdir -p "$OUTPUT"
 		cp -f "$2" "$OUTPUT/$(tr '/ ' '__' <<<"$1").${2##*/}"
 	fi

@@ -183,7 +183,7 @@ IdemTest::wait_for($node, q{SELECT dead = 2 AND last_error LIKE '%card 4222%' FR
 IdemRelay::wait_until('the log has both', sub { 2 <= grep { /is a dead letter, SQLSTATE/ } logged('fn') });
 ok((grep { $_ eq 'relay "fn" is outage' } logged('fn')), 'the log has the outage');
 my $log = slurp_file($node->logfile);
-unlike($log, qr/4111|4222|told to answer retry/, 'and no text of a handler or of a receiver');
+unlike($log, qr/card: 4111|card 4222|told to answer retry/, 'and no text of a handler or of a receiver');
 
 # An answer that is outstanding: since when, whatever becomes of later events.
 sub waits
