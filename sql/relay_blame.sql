@@ -14,3 +14,6 @@ SELECT lanes, keys, sum(counted) > 1000 AS counts, sum(opened) > 100 AS opens, s
 
 -- keys that share a place may lack evidence, and never have too much
 SELECT sum(counted) > 1000 AS counts, sum(wrong) AS wrong FROM generate_series(1, 20) seed, test_blame(seed, 5000, 1000, 100, 0);
+
+-- targets that recover, and refuse many in a row again
+SELECT sum(opened) > 1000 AS opens, sum(wrong) AS wrong FROM generate_series(1, 5) seed, test_blame(seed, 100000, 20, 1, 0);

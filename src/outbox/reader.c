@@ -39,6 +39,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/tableam.h"
@@ -413,6 +414,13 @@ idem_reader_seek(IdemReader *reader, const IdemPosition *pos)
 	reader->target = idem_snap_copy(pos->target);
 	MemoryContextSwitchTo(old);
 	idem_range_start(reader->range, reader->base, reader->target, pos->seq);
+}
+
+int64
+idem_event_size(const IdemEvent *event)
+{
+	return (int64) event->aggregate_type.len + event->aggregate_id.len + event->event_type.len +
+		toast_raw_datum_size(event->payload) + (event->has_headers ? toast_raw_datum_size(event->headers) : 0);
 }
 
 bool

@@ -58,6 +58,9 @@ typedef struct IdemEvent
 	Datum		headers;		/* jsonb, perhaps still toasted */
 } IdemEvent;
 
+/* The event's size in bytes, payload and headers as they are stored: nothing is detoasted. */
+extern int64 idem_event_size(const IdemEvent *event);
+
 typedef struct IdemReader IdemReader;
 
 /*

@@ -19,6 +19,10 @@
  *    IDEM_BLAME_KEYS keys, or from all keys there are.  Then one event is sent
  *    at a time, each after a pause.  An acceptance closes it: after that so many
  *    events may be in flight as were accepted since, and one.
+ *    A target that refuses many events in a row, and takes others, looks the same.  So a probe of
+ *    the outbox passes over the events behind it, twice as many each time; they wait parked,
+ *    and are probed as well.  And each time that the breaker closes, twice as many refusals in
+ *    a row open it, until the target has accepted IDEM_BLAME_RECOVERED events.
  * 5. A find.  The program ended with one event alone in flight (stream/hunt.c).
  *    That counts if something has answered since the find before.
  * 6. Impossible: counts, and says nothing of the target.
@@ -61,8 +65,8 @@
 #include "relay/blame.h"
 #include "utils/memutils.h"
 
-/* A window of so many events is none any more. */
-#define MAX_WINDOW 4096
+/* So many events behind the one of a probe are passed over at first. */
+#define UNSEEN 16
 
 /* Longer rows are not told apart. */
 #define MAX_ROW 1000000
@@ -144,10 +148,12 @@ accept(IdemBlame *blame, const IdemBlameVerdict *v)
 	note(&whole->accepted, v->key, ++blame->verdicts);
 	note(&blame->lanes_accepted, v->lane, blame->verdicts);
 	blame->closed |= whole->open || whole->asked || lane->open;
+	if (whole->open)
+		whole->doubled = Min(whole->doubled + 1, IDEM_BLAME_DOUBLED);
 	if (whole->open || whole->asked)
 		whole->window = 1;
-	else if (whole->window > 0 && ++whole->window >= MAX_WINDOW)
-		whole->window = 0;
+	else if (whole->window > 0 && ++whole->window >= IDEM_BLAME_RECOVERED)
+		whole->window = whole->doubled = 0;
 	for (int i = 0; whole->row > 0 && i < blame->nnamed; i++)
 		blame->named[i].in_row = false;
 	end_row(whole);
@@ -178,7 +184,7 @@ add_to_row(IdemBlameLane *lane, const IdemBlameVerdict *v)
 {
 	lane->row = Min(lane->row + 1, MAX_ROW);
 	note_key(lane, v->key);
-	return lane->row >= IDEM_BLAME_ROW && lane->nkeys >= Min(v->keys, IDEM_BLAME_KEYS);
+	return lane->row >= IDEM_BLAME_ROW << lane->doubled && lane->nkeys >= Min(v->keys, IDEM_BLAME_KEYS);
 }
 
 /* Is the row of lane 0 made by enough lanes, or by all that were not open before? */
@@ -289,6 +295,18 @@ idem_blame_spares(const IdemBlame *blame)
 	const IdemBlameLane *whole = &blame->whole;
 
 	return whole->open && !whole->asked && whole->nkeys < IDEM_BLAME_KEYS;
+}
+
+/*
+ * Behind many bad events in a row, each of a key of its own, good ones would wait for a pause per
+ * bad one.  So the probes of the outbox are ever farther apart.
+ */
+int
+idem_blame_unseen(const IdemBlame *blame)
+{
+	const IdemBlameLane *whole = &blame->whole;
+
+	return whole->open && !whole->asked && !idem_blame_spares(blame) ? UNSEEN << Min(whole->probes, 10) : 0;
 }
 
 int

@@ -21,6 +21,13 @@
 #define IDEM_BLAME_KEYS 3
 #define IDEM_BLAME_ROW 8
 
+/*
+ * Each time that the breaker closes the row is doubled, so often at most, until so many events
+ * were accepted since; and that is where the window, how many events may be in flight, ends.
+ */
+#define IDEM_BLAME_DOUBLED 6
+#define IDEM_BLAME_RECOVERED 4096
+
 /* The pause before a probe of a target that is down, in ms. */
 #define IDEM_BLAME_MIN_PAUSE_MS 100
 #define IDEM_BLAME_MAX_PAUSE_MS 30000
@@ -88,6 +95,7 @@ typedef struct IdemBlameLane
 	bool		asked;			/* the target asked to wait */
 	int			probes;			/* pauses since then that ended with a verdict */
 	int			window;			/* most events in flight; 0: no limit */
+	int			doubled;		/* doublings of the row that opens the breaker */
 } IdemBlameLane;
 
 /* Add the key to the n different ones that are there, at most "most"; returns their number. */
@@ -143,6 +151,12 @@ extern bool idem_blame_spares(const IdemBlame *blame);
 
 /* How many events may be in flight, at most "most". */
 extern int	idem_blame_limit(const IdemBlame *blame, int most);
+
+/*
+ * How many events behind that of a probe, which the target is not sent, a relay may pass over:
+ * none but where the target refuses all, and more with each probe.
+ */
+extern int	idem_blame_unseen(const IdemBlame *blame);
 
 /*
  * A held target has had its pause, and a verdict.  What was in flight when it came to be

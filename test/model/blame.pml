@@ -12,7 +12,8 @@
  * it is refused whether the target is up or not, for ever.  The target is down OUTAGES
  * times.  With CRASHES the server crashes once, and the relay forgets.  With two LANES the
  * keys 0 and 1 are of one destination, which may be down by itself, and key 2 is of another.
- * ROW and KEYS are smaller than in the code; so many lanes as KEYS are all lanes here.
+ * ROW and KEYS are smaller than in the code; so many lanes as KEYS are all lanes here.  The
+ * row is doubled once, until the next acceptance but one.
  *
  * Abstracted:
  *	- Time: an event that was refused is due again when no other event is due, and a
@@ -89,6 +90,7 @@ byte mark[N];
 byte verdicts;
 byte row, keys;					/* keys: bits */
 bool open;
+bool doubled;					/* the row that opens the breaker is */
 
 /* Events: how many of a key are done, and whether the next one is not due. */
 byte ended[N];
@@ -125,6 +127,7 @@ bool counts_without_evidence, evidence_ignored, blamed_twice, opened_early, not_
 #define ENOUGH true
 #define IN_LANE(x, k) true
 #endif
+#define NEEDED (doubled -> 2 * ROW : ROW)
 #define BIT(k) (1 << (k))
 #define FEW(bits) ((bits) == 0 || (bits) == 1 || (bits) == 2 || (bits) == 4)
 
@@ -207,6 +210,7 @@ inline accept(k)
 	must(sent_twice, ended[k] < EACH);
 	was_closed = was_closed || open;
 	was_closed_late = was_closed_late || (open && answering);
+	doubled = open;
 	open = false;
 	named[LANE(k)] = true;
 	up[LANE(k)] = true;
@@ -286,27 +290,27 @@ inline refuse(k, rejected)
 #endif
 	if
 	:: !was_lopen ->
-		row = (row < ROW -> row + 1 : row);
+		row = (row < NEEDED -> row + 1 : row);
 		keys = keys | BIT(k);
 		inrow[LANE(k)] = true
 	:: else
 	fi;
-	truerow = (truerow < ROW && !was_lopen -> truerow + 1 : truerow);
+	truerow = (truerow < NEEDED && !was_lopen -> truerow + 1 : truerow);
 	truekeys = (was_lopen -> truekeys : truekeys | BIT(k));
 #ifndef MUTANT_never_opens
 	if
 #ifdef MUTANT_lane_holds_all
-	:: !open && row == ROW && (alone || !FEW(keys)) ->
+	:: !open && row >= NEEDED && (alone || !FEW(keys)) ->
 #else
-	:: !open && !was_lopen && row == ROW && (alone || !FEW(keys)) && ENOUGH ->
+	:: !open && !was_lopen && row >= NEEDED && (alone || !FEW(keys)) && ENOUGH ->
 #endif
 		open = true;
 		must(others_held, !up[0] && !up[LANES - 1])
 	:: else
 	fi;
 #endif
-	must(opened_early, !open || truerow == ROW || crashed);
-	must(not_opened, open || crashed || was_lopen || !(truerow == ROW && (alone || !FEW(truekeys)) && ENOUGH));
+	must(opened_early, !open || truerow == NEEDED || crashed);
+	must(not_opened, open || crashed || was_lopen || !(truerow == NEEDED && (alone || !FEW(truekeys)) && ENOUGH));
 	for_others(k, 1);
 	refused[k] = true;
 	known[k] = true;
@@ -450,7 +454,7 @@ active proctype server()
 		ref_key[0] = 0; ref_newest[0] = 0; ref_other[0] = 0;
 		lrow[0] = 0; lkeys[0] = 0; inrow[0] = false; named[0] = false;
 		mark[0] = 0; mark[1] = 0; mark[2] = 0;
-		verdicts = 0; row = 0; keys = 0; open = false; last = N;
+		verdicts = 0; row = 0; keys = 0; open = false; doubled = false; last = N;
 		known[0] = false; known[1] = false; known[2] = false;
 		othersknown[0] = 0; othersknown[1] = 0; othersknown[2] = 0;
 		others[0] = 0; others[1] = 0; others[2] = 0

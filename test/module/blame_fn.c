@@ -28,6 +28,10 @@
 
 PG_FUNCTION_INFO_V1(idem_test_blame_fn);
 
+/* A mood that lasts for so many steps: the target recovers.  Short worlds have it not. */
+#define CALM 5
+#define CALM_STEPS 5000
+
 typedef struct Past
 {
 	IdemBlameKind kind;
@@ -51,6 +55,10 @@ typedef struct World
 								 * refusal; -1: none */
 	int			fell;			/* index of the verdict at the last find */
 	bool		ready;			/* a program was ready since then */
+	int			closings;		/* of the breaker, until the target has
+								 * recovered */
+	int			passed;			/* events accepted since the last one, or
+								 * since the target asked to wait */
 	int			counted;
 	int			opened;
 	int			alone;			/* refusals after which a lane was down, and
@@ -213,8 +221,20 @@ must_be_open(const World * w, int lane, bool was_open, const IdemBlameVerdict *v
 		others += w->known[i] && !in_row[i] && !is_open(w, number_of(w, i));
 	}
 	pfree(in_row);
-	return row >= IDEM_BLAME_ROW && nkeys >= Min(v->keys, IDEM_BLAME_KEYS) &&
+	return row >= IDEM_BLAME_ROW << (lane == 0 ? Min(w->closings, IDEM_BLAME_DOUBLED) : 0) && nkeys >= Min(v->keys, IDEM_BLAME_KEYS) &&
 		(others == 0 || nin_row >= IDEM_BLAME_KEYS);
+}
+
+/* The verdicts on the last one: has the target recovered, and has the breaker closed? */
+static void
+count_closings(World * w, IdemBlameKind kind, bool was_held, bool was_open)
+{
+	if (kind != IDEM_BLAME_ACCEPTED)
+		return;
+	w->closings += was_open;
+	w->passed = was_held ? 0 : w->passed + 1;
+	if (w->passed == IDEM_BLAME_RECOVERED - 1)
+		w->closings = 0;
 }
 
 /* What the target answers, in this mood. */
@@ -223,6 +243,8 @@ answer(World * w, int mood, bool bad)
 {
 	static const IdemBlameKind odd[] = {IDEM_BLAME_NOTHING, IDEM_BLAME_ASKED, IDEM_BLAME_FOUND, IDEM_BLAME_IMPOSSIBLE};
 
+	if (mood == CALM)
+		return IDEM_BLAME_ACCEPTED;
 	if (choose(w, 40) == 0)
 		return odd[choose(w, lengthof(odd))];
 	if (mood == 1)
@@ -242,6 +264,7 @@ try_event(World * w, int key, IdemBlameKind kind, int keys)
 	int			lane = name == 0 ? 0 : idem_blame_lane(&w->blame, CurrentMemoryContext, hash_of(name));
 	IdemBlameVerdict v = {.kind = kind, .lane = lane, .key = hash_of(key), .first = w->refused[key] < 0, .keys = keys};
 	bool		was_open = w->blame.whole.open;
+	bool		was_held = idem_blame_holds(&w->blame);
 	bool		lane_was_open = lane > 0 && is_open(w, lane);
 	bool		wanted = must_count(w, &v, key);
 	bool		counts = idem_blame_judge(&w->blame, &v);
@@ -252,6 +275,7 @@ try_event(World * w, int key, IdemBlameKind kind, int keys)
 		kind, key, lane_was_open
 	};
 	w->counted += counts;
+	count_closings(w, kind, was_held, was_open);
 
 	/* Keys that share a place may lack evidence, and never have too much. */
 	if (w->nkeys <= IDEM_BLAME_MARKS ? counts != wanted : counts && !wanted)
@@ -279,6 +303,7 @@ forget(World * w)
 	memset(&w->blame, 0, sizeof(w->blame));
 	memset(w->known, 0, sizeof(bool) * (w->nlanes + 1));
 	w->began = w->n;
+	w->closings = w->passed = 0;
 	w->fell = w->n - 1;
 	w->ready = false;
 }
@@ -294,6 +319,7 @@ idem_test_blame_fn(PG_FUNCTION_ARGS)
 	int			steps = PG_GETARG_INT32(1);
 	int			bad = PG_GETARG_INT32(3);
 	int			mood = 0;
+	int			calm_until = 0;
 	World		w = {.random = PG_GETARG_INT32(0), .nkeys = PG_GETARG_INT32(2), .nlanes = PG_GETARG_INT32(4), .fell = -1};
 	TupleDesc	desc;
 	Datum		values[4];
@@ -309,9 +335,14 @@ idem_test_blame_fn(PG_FUNCTION_ARGS)
 		int			key = choose(&w, w.nkeys);
 
 		CHECK_FOR_INTERRUPTS();
-		if (choose(&w, 30) == 0)
+		if (mood != CALM ? choose(&w, 30) == 0 : w.n >= calm_until)
 			mood = choose(&w, 5);
-		if (choose(&w, 300) == 0)
+		if (mood != CALM && w.n > CALM_STEPS && choose(&w, CALM_STEPS) == 0)
+		{
+			mood = CALM;
+			calm_until = w.n + CALM_STEPS;
+		}
+		if (mood != CALM && choose(&w, 300) == 0)
 			forget(&w);
 		if (choose(&w, 20) == 0)
 		{

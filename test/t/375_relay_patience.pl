@@ -174,6 +174,72 @@ foreach my $status (503, 422)
 }
 
 #
+# Many bad events in a row, each of a key of its own, and good ones behind: the target refuses
+# all that is tried, and good ones arrive nevertheless, before the bad ones do or are dead.
+#
+sub enqueue_bad
+{
+	my ($relay, $n) = @_;
+
+	sql(qq{SELECT count(idempotency.outbox_enqueue('$relay', 'bad' || i, 'E',
+		jsonb_build_object('n', i, 'r', '$relay', 'key', 'bad' || i, 'bad', true))) FROM generate_series($made + 1, $made + $n) i});
+	$made += $n;
+	return;
+}
+
+sql(<<'END');
+CREATE TABLE taken (relay text, key text, n int);
+CREATE FUNCTION take(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload ->> 'bad' = 'true' THEN
+		RAISE EXCEPTION 'bad';
+	END IF;
+	INSERT INTO public.taken VALUES (payload ->> 'r', payload ->> 'key', (payload ->> 'n')::int);
+END $$;
+CREATE SERVER takes FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.take');
+END
+foreach my $relay (qw(burst fburst))
+{
+	set_status($relay, 200);
+	sql("SELECT idempotency.relay_create('$relay', '" . ($relay eq 'burst' ? 'hook' : 'takes') . "', aggregate_types => '{$relay}')");
+	my $came = sub { $relay eq 'burst' ? scalar(accepted($relay)) : sql("SELECT count(*) FROM taken WHERE relay = '$relay'") };
+	enqueue_many($relay, 5);
+	IdemRelay::wait_until("$relay: the first events arrive", sub { $came->() == 5 });
+	enqueue_bad($relay, 600);
+	IdemRelay::wait_state($node, $relay, 'outage');
+	enqueue_many($relay, 20) foreach 1 .. 10;
+	IdemRelay::wait_until("$relay: all good ones arrive", sub { $came->() == 205 });
+	IdemTest::wait_for($node, "SELECT lag_events = 0 AND retrying = 600 FROM idempotency.stat_relay WHERE relay = '$relay'");
+	is(IdemRelay::stat($node, $relay, 'dead'), '0', "$relay: the bad ones wait");
+	is(in_order($relay), 'in order', "$relay: in order of each key") if $relay eq 'burst';
+	sql("SELECT idempotency.relay_drop('$relay')");
+}
+is(sql(q{SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY key ORDER BY ctid) AS before FROM taken) t WHERE n < before}), '0',
+	'fburst: in order of each key');
+
+#
+# In an outage, what is passed over so has a bound, and all arrives in order.
+#
+sql(q{ALTER SYSTEM SET idempotency.max_parked = 100});
+$node->reload;
+create_relay('passes', 'batch_events => 1');
+enqueue('passes', 'k1');
+IdemRelay::wait_until('the first event arrives', sub { accepted('passes') == 1 });
+set_status('passes', 503);
+sql(qq{SELECT count(idempotency.outbox_enqueue('passes', 'k' || i, 'E',
+	jsonb_build_object('n', i, 'r', 'passes', 'key', 'k' || i, 'bad', false))) FROM generate_series(1, 400) i});
+IdemTest::wait_for($node, q{SELECT count(*) >= 45 FROM idempotency_data.relay_parked WHERE aggregate_type = 'passes' AND state = 'waiting'});
+my $tried = noted('passes');
+IdemRelay::wait_until('some more are refused', sub { noted('passes') >= $tried + 4 });
+is(sql(q{SELECT count(*) <= 50 FROM idempotency_data.relay_parked WHERE aggregate_type = 'passes' AND state = 'waiting'}), 't',
+	'half of max_parked is passed over');
+set_status('passes', 200);
+IdemRelay::wait_until('all arrive', sub { accepted('passes') == 401 });
+is(IdemRelay::stat($node, 'passes', 'dead'), '0', 'and none is dead');
+sql(q{ALTER SYSTEM RESET idempotency.max_parked});
+$node->reload;
+
+#
 # A receiver that asks to wait.
 #
 create_relay('busy', q{retry_for => '1 ms', max_attempts => 1});

@@ -25,7 +25,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 
@@ -257,17 +256,27 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 	return n;
 }
 
+/* How many events behind the one that was tried are passed over, as a probe of a handler that refuses all? */
+static int
+unseen(const IdemFunctionCourier *courier)
+{
+	if (!idem_engine_is_held(&courier->relay) || idem_attempts_careful(&courier->attempts))
+		return 0;
+	return Min(idem_blame_unseen(&courier->blame), idem_parked_unseen_room(courier->parked));
+}
+
 /*
- * Handle the outbox's events of this batch; true if the difference came to its
- * end.
+ * Handle the outbox's events of this batch, and park those that a probe passes over; true if
+ * the difference came to its end.
  */
 static bool
 work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, int *n)
 {
 	IdemEvent	ev;
 	int64		bytes = 0;
+	int			passing = 0;
 
-	for (*n = 0; *n < limit && bytes < courier->relay.config->batch_bytes;)
+	for (*n = 0; (*n < limit || passing > 0) && bytes < courier->relay.config->batch_bytes;)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!idem_reader_next(courier->reader, &ev))
@@ -278,21 +287,25 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 			*last_seq = ev.seq;
 			continue;
 		}
-		if (must_announce(courier, &ev.event_id))
+		if (*n < limit && must_announce(courier, &ev.event_id))
 		{
 			idem_reader_unget(courier->reader);
 			return false;
 		}
 		*last_seq = ev.seq;
-
-		/* without detoasting it */
-		bytes += ev.aggregate_type.len + ev.aggregate_id.len + ev.event_type.len +
-			toast_raw_datum_size(ev.payload) + (ev.has_headers ? toast_raw_datum_size(ev.headers) : 0);
+		bytes += idem_event_size(&ev);
 		if (idem_parked_blocks(courier->parked, &ev))
 			idem_blocked_wait(courier->parked, courier->relay.config, &ev, &courier->relay.walk.read);
-		else
-			(void) work_event(courier, &ev, 0, sent);
-		(*n)++;
+		else if (*n == limit)
+		{
+			idem_parked_wait(courier->parked, courier->relay.config, &ev);
+			passing--;
+			continue;
+		}
+		else if (!work_event(courier, &ev, 0, sent) && *n == limit - 1)
+			passing = unseen(courier);
+		if (*n < limit)
+			(*n)++;
 		if (idem_handler_batch_is_full())
 			break;
 	}

@@ -92,6 +92,17 @@ idem_parked_is_full(const IdemParkedIndex *index)
 }
 
 /*
+ * How many events may be parked unseen, to get past those that the target refuses
+ * (idem_blame_unseen).  In an outage these are copies of events that need none: half of those
+ * that may wait.
+ */
+static inline int
+idem_parked_unseen_room(const IdemParkedIndex *index)
+{
+	return (int) Max(idem_max_parked / 2 - index->counts[IDEM_PARKED_WAITING], 0);
+}
+
+/*
  * Is the row being inserted one of idem_parked_refuse or idem_parked_wait, and
  * not of a restore?
  */
@@ -116,8 +127,8 @@ extern void idem_parked_lock_relay(const IdemRelayConfig *config);
 extern bool idem_parked_try_lock(const IdemRelayConfig *config, const int64 *ids, int n);
 
 /*
- * Park an event of the outbox that was refused, or one that waits for a parked event of its
- * key.  An event that is parked already keeps its row.  The index follows; NULL: there is
+ * Park an event of the outbox that was refused, or one that waits: for a parked event of its
+ * key, or because the target refuses all.  An event that is parked already keeps its row.  The index follows; NULL: there is
  * none.
  */
 extern void idem_parked_refuse(IdemParkedIndex *index, const IdemRelayConfig *config,

@@ -45,6 +45,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -712,6 +713,7 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 	ParkedEntry *first;
 	ParkedKey  *key;
 	HASH_SEQ_STATUS status;
+	int			equal = 0;		/* so many were refused as long ago as "best" */
 
 	if (index->keys == NULL)
 		return false;
@@ -721,8 +723,12 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 		if ((key->place != PLACE_READY && key->place != PLACE_DUE) || (avoid != NULL && key->hash == *avoid))
 			continue;
 		first = dlist_head_element(ParkedEntry, node, &key->queue);
-		if ((!first->note.asked || is_sendable(first, now)) && (avoid_lane == 0 || first->note.lane != avoid_lane) &&
-			(best == NULL || first->note.failed_at < best->note.failed_at))
+		if ((first->note.asked && !is_sendable(first, now)) || (avoid_lane != 0 && first->note.lane == avoid_lane) ||
+			(best != NULL && first->note.failed_at > best->note.failed_at))
+			continue;
+		if (best != NULL && first->note.failed_at < best->note.failed_at)
+			equal = 0;
+		if (pg_prng_uint64_range(&pg_global_prng_state, 0, equal++) == 0)
 			best = first;
 	}
 	if (best == NULL)
@@ -731,6 +737,25 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 	find_place(index, best->key, now);
 	dlist_move_head(&index->ready, &best->key->node);
 	return true;
+}
+
+void
+idem_parked_index_fresh_first(IdemParkedIndex *index)
+{
+	dlist_head	fresh = DLIST_STATIC_INIT(fresh);
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &index->ready)
+	{
+		ParkedKey  *key = dlist_container(ParkedKey, node, iter.cur);
+
+		if (dlist_head_element(ParkedEntry, node, &key->queue)->note.failed_at != DT_NOBEGIN)
+			continue;
+		dlist_delete(iter.cur);
+		dlist_push_head(&fresh, iter.cur);
+	}
+	while (!dlist_is_empty(&fresh))
+		dlist_push_head(&index->ready, dlist_pop_head_node(&fresh));
 }
 
 void

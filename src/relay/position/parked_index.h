@@ -151,6 +151,9 @@ extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
 extern void idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfig *config);
 extern void idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash);
 
+/* Of the keys whose first event can be sent, let those come first whose event was never refused. */
+extern void idem_parked_index_fresh_first(IdemParkedIndex *index);
+
 /*
  * Read the tables again, in a transaction.  Afterwards no event counts as taken.  passed:
  * no event that this snapshot sees is read from the outbox again; NULL: all may be.
@@ -268,7 +271,8 @@ extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
 /*
  * Let an event be due before its time, and be taken next: the first one of a key other than
  * "avoid" (NULL: of any), and of another lane than "avoid_lane" (0: of any), the one that was
- * refused longest ago.  False if there is none.
+ * refused longest ago; of those that never were, any by chance: the first ones may all be bad.
+ * False if there is none.
  */
 extern bool idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_lane);
 

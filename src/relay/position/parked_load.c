@@ -319,5 +319,9 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, co
 	}
 	SPI_finish();
 	free_keys(index);
+
+	/* Those that were refused may all be bad. */
+	if (index->hurries)
+		idem_parked_index_fresh_first(index);
 	index->hurries = false;
 }

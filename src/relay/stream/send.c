@@ -5,9 +5,9 @@
  *
  * A batch is read in one short transaction, encoded into the output buffer, and
  * written after that transaction has ended and the gate is open.  The same
- * transaction parks two kinds of events: an event whose key has a parked event
+ * transaction parks three kinds of events: an event whose key has a parked event
  * is parked behind that event; an event that cannot be sent at all is parked as
- * dead.
+ * dead; and events that a probe passes over wait.
  *
  * For a sink that stores positions, the row of a difference is flushed before
  * the difference's first frame, and a difference begins only when the one
@@ -69,7 +69,10 @@ typedef struct Builder
 								 * most that are parked instead of sent */
 	int			window;			/* the same for the batch, as the target's
 								 * state has it */
-	int64		bytes;			/* bytes of the batch's frames */
+	int			unseen;			/* events behind a probe that may be parked
+								 * unseen */
+	int64		bytes;			/* bytes of the batch's frames, and of events
+								 * that were parked unseen */
 	XLogRecPtr	lsn;			/* largest commit LSN of its events */
 	FullTransactionId last_xid;
 	bool		synchronous;	/* the transaction wrote something that must
@@ -154,6 +157,13 @@ drop_empty_batch(Builder *b)
 	b->batch = NULL;
 }
 
+/* Has the batch as many events as may be sent at once? */
+static bool
+is_full(const Builder *b)
+{
+	return b->batch != NULL && (b->batch->n >= b->limit || b->batch->n >= b->window);
+}
+
 /* May the builder read another event? */
 static bool
 builder_has_room(Builder *b)
@@ -164,8 +174,7 @@ builder_has_room(Builder *b)
 	 */
 	if (b->parked >= b->limit || (b->dead && b->stream->relay.config->on_dead == IDEM_ON_DEAD_STOP))
 		return false;
-	return (b->batch == NULL || (b->batch->n < b->limit && b->batch->n < b->window)) &&
-		b->bytes < b->stream->max_batch_bytes &&
+	return (!is_full(b) || b->unseen > 0) && b->bytes < b->stream->max_batch_bytes &&
 		b->stream->credit_messages > 0 && b->stream->credit_bytes > 0;
 }
 
@@ -253,7 +262,7 @@ read_events(Builder *b, int64 *last_seq)
 		wanted = idem_relay_wants(stream->relay.config, &ev) &&
 			!idem_parked_has_seq(stream->parked, ev.seq) && !idem_blocked_has(stream->parked, &ev);
 		blocked = wanted && idem_parked_blocks(stream->parked, &ev);
-		if (blocked && !idem_settle_try_lock(stream, NULL, 0))
+		if (wanted && (blocked || is_full(b)) && !idem_settle_try_lock(stream, NULL, 0))
 		{
 			idem_reader_unget(stream->reader);
 			return false;
@@ -267,6 +276,14 @@ read_events(Builder *b, int64 *last_seq)
 			b->parked++;
 			IDEM_FAULT_POINT("relay-parked-waiting");
 			b->synchronous = true;
+			continue;
+		}
+		if (is_full(b))
+		{
+			idem_parked_wait(stream->parked, stream->relay.config, &ev);
+			b->synchronous = true;
+			b->unseen--;
+			b->bytes += idem_event_size(&ev);
 			continue;
 		}
 		if (b->batch == NULL)
@@ -343,6 +360,8 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
 	if (stream->few_next && stream->parked->total < FEW_PARKED)
 		b.limit = Min(b.limit, FEW_EVENTS);
+	if (idem_engine_is_held(&stream->relay) && !idem_hunt_is_on(&stream->hunt))
+		b.unseen = Min(idem_blame_unseen(&stream->relay.blame), idem_parked_unseen_room(stream->parked));
 
 	idem_txn_begin();
 	if (begins && !begin_difference(stream))
@@ -646,7 +665,8 @@ probe_parked(IdemStream *stream)
 
 /*
  * Send one event to a target that is down, or that asks for fewer: a parked one and one of
- * the outbox by turns, since the refused ones may all be bad.  While few keys were refused,
+ * the outbox by turns, since the refused ones may all be bad.  For the same reason the next
+ * ones of the outbox are parked unseen, ever more of them (blame.c).  While few keys were refused,
  * an event of another key need not wait for the pause.
  */
 static Filled
