@@ -6,7 +6,8 @@
  * States of a parked event:
  *
  *		retry    refused or unanswered; due again at a time
- *		waiting  not refused itself, but behind a parked event of its key
+ *		waiting  not refused itself, but behind a parked event of its key, or
+ *				passed over while the target refuses all (blame.h)
  *		dead     attempts used up; only an operator moves it
  *		in_flight  sent, and late (stream/late.c): its program has it, or had
  *				it when it ended; then the event is sent again
