@@ -134,6 +134,8 @@ IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state IN ('streaming', 'id
 $node->safe_psql('postgres', q{SELECT count(idempotency.outbox_enqueue('t', 'again', 'E', to_jsonb(repeat('x', 1000)))) FROM generate_series(1, 600)});
 IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state IN ('streaming', 'idle') FROM idempotency.stat_relay});
 refuses(q{relay_replay('only', since => '-infinity')}, 'a replay of more than that');
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND state IN ('streaming', 'idle') FROM idempotency.stat_relay});
+refuses(q{relay_alter('only', start_at => 'earliest')}, 'a way back to the earliest event');
 $node->safe_psql('postgres', <<'END');
 BEGIN;
 DELETE FROM idempotency_data.relay_log_0;

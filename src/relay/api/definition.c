@@ -546,6 +546,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	{
 		IdemPosition start = start_position(fcinfo);
 
+		idem_retention_check_move(idem_relay_get(name), &start);
 		idem_relay_move_position(c, IDEM_FRESH_MOVED,
 								 changed || (server != NULL && !OidIsValid(c->anchor)), &start);
 	}
