@@ -230,8 +230,11 @@ IdemRelay::arrives($file{fresh}, 'Restored');
 
 # The copy stored a row of the same number as the original, for another event.
 # Numbers alone would take the original's position for the copy's.  No relay has
-# another number to draw meanwhile.
-IdemTest::wait_for($copy, q{SELECT bool_and(waiting_for = 'events' OR state = 'diverged') FROM idempotency.stat_relay});
+# another number to draw meanwhile: each that has sent something has noted that nothing is left.
+IdemTest::wait_for($copy, q{SELECT bool_and(state = 'diverged' OR (waiting_for = 'events' AND
+	(SELECT kind FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) l
+	  WHERE l.relay_id = r.relay_id ORDER BY id DESC LIMIT 1) = 'p'))
+	FROM idempotency.stat_relay s JOIN idempotency_data.relays r USING (relay)});
 is(IdemRelay::stat($copy, 'twin', 'state'), 'streaming', 'the twin goes on');
 my ($theirs) = (commits($file{twin}))[-1];
 $copy->safe_psql('postgres', <<"END");
