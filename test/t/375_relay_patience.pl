@@ -218,6 +218,15 @@ is(sql(q{SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY key ORDER BY 
 	'fburst: in order of each key');
 
 #
+# All keys that there are, of a function: the key that crashed the server had a hash that is a kind of verdict.
+#
+sql(q{SELECT idempotency.relay_create('all', 'takes', aggregate_types => '{all}')});
+sql(q{SELECT count(idempotency.outbox_enqueue('all', key, 'E', jsonb_build_object('bad', true))) FROM unnest('{1,10465174128}'::text[]) key});
+IdemRelay::wait_state($node, 'all', 'outage');
+is(IdemRelay::stat($node, 'all', 'dead, retrying'), '0|2', 'two keys, both refused, are an outage');
+sql(q{SELECT idempotency.relay_drop('all')});
+
+#
 # In an outage, what is passed over so has a bound, and all arrives in order.
 #
 sql(q{ALTER SYSTEM SET idempotency.max_parked = 100});

@@ -150,13 +150,13 @@ static void
 judge(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, IdemHandled handled,
 	  IdemFailure *failure)
 {
-	uint64		key = idem_parked_key(courier->relay.config, ev);
-	IdemBlameVerdict verdict = {.kind = failure->kind, .key = key, .keys = IDEM_BLAME_KEYS};
+	uint64		keys[IDEM_BLAME_KEYS] = {idem_parked_key(courier->relay.config, ev)};
+	IdemBlameVerdict verdict = {.kind = failure->kind, .key = keys[0], .keys = IDEM_BLAME_KEYS};
 
 	if (handled == IDEM_HANDLED)
 		verdict.kind = IDEM_BLAME_ACCEPTED;
 	else if (courier->log_empty)
-		verdict.keys = idem_parked_keys(courier->parked, &key, 1, IDEM_BLAME_KEYS);
+		verdict.keys = idem_parked_keys(courier->parked, keys, 1, IDEM_BLAME_KEYS);
 	verdict.first = parked_id == 0 || !idem_parked_was_refused(courier->parked, ev->seq);
 	failure->counts = idem_blame_judge(&courier->blame, &verdict);
 	failure->backs_off |= !failure->counts && failure->kind != IDEM_BLAME_NOTHING;
