@@ -73,15 +73,15 @@ idem_intake_answer(IdemIntake *in, IdemBatch *b)
 	for (uint32_t i = 0; i < b->count; i++)
 	{
 		const IdemBatchEvent *e = &b->events[i];
-		const IdemBatchEvent *next = i + 1 < b->count ? e + 1 : NULL;
+		bool		has_next = i + 1 < b->count;
 		char	   *name = names[i % 2];
 		char	   *next_name = names[(i + 1) % 2];
 
 		if (i == 0)
 			find_destination(in, e, name);
-		if (next != NULL)
-			find_destination(in, next, next_name);
-		if (e->message == NULL && next != NULL && next->message == NULL && next->outcome == e->outcome &&
+		if (has_next)
+			find_destination(in, e + 1, next_name);
+		if (has_next && e->message == NULL && e[1].message == NULL && e[1].outcome == e->outcome &&
 			strcmp(name, next_name) == 0)
 			continue;
 		idem_sink_result_of(in->sink, b->number, first, i, e->outcome ? e->outcome : IDEM_PROTO_ACKED,

@@ -44,6 +44,8 @@ static void
 on_error(natsConnection *nc, natsSubscription *sub, natsStatus err, void *closure)
 {
 	const char *text = NULL;
+	size_t		used;
+	size_t		len;
 
 	(void) sub;
 	(void) closure;
@@ -51,8 +53,10 @@ on_error(natsConnection *nc, natsSubscription *sub, natsStatus err, void *closur
 		return;
 	pthread_mutex_lock(&denied_lock);
 	/* what does not fit shows again with the next try */
-	if (strlen(denied) + strlen(text) < sizeof(denied))
-		strcat(denied, text);
+	used = strlen(denied);
+	len = strlen(text);
+	if (used + len < sizeof(denied))
+		memcpy(denied + used, text, len + 1);
 	pthread_mutex_unlock(&denied_lock);
 }
 

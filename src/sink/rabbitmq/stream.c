@@ -239,21 +239,24 @@ publish(BSink *p, BStream *s, uint32_t count)
 	return ok;
 }
 
-/* How many batches, without an event that is not acked, can go together? */
+/* The oldest batch is complete.  How many, without an event that is not acked, can go together? */
 static uint32_t
 count_flight(BSink *p, BStream *s)
 {
 	uint32_t	n = 0;
 	uint64_t	bytes = 0;
+	IdemBatch  *b = p->in.first;
 
-	for (IdemBatch *b = p->in.first; b != NULL && b->complete && n < BSTREAM_MAX_FLIGHT && bytes < MAX_FLIGHT_BYTES; b = b->next)
+	do
 	{
 		bstream_prepare(p, s, b);
 		if (idem_batch_count_decided(b) > 0)
 			break;
 		bytes += b->bytes;
 		n++;
+		b = b->next;
 	}
+	while (b != NULL && b->complete && n < BSTREAM_MAX_FLIGHT && bytes < MAX_FLIGHT_BYTES);
 	return n;
 }
 

@@ -469,7 +469,7 @@ open_vhost(BSink *p, BStream *s, IdemServer *self, int64_t deadline)
 		else if (key.len == 15 && memcmp(key.data, "advertised_port", 15) == 0)
 		{
 			snprintf(text, sizeof(text), "%.*s", (int) value.len, value.data);
-			self->port = atoi(text);
+			self->port = (int) strtol(text, NULL, 10);
 		}
 	}
 	return !f.rest.bad || fail_senseless(p);

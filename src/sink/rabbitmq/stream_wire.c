@@ -306,7 +306,7 @@ copy_string(char *dst, size_t cap, const char *json, size_t len, const char *nam
 	bool		fits = text != NULL && strlen(text) < cap;
 
 	if (fits)
-		strcpy(dst, text);
+		memcpy(dst, text, strlen(text) + 1);
 	free(text);
 	return fits;
 }
