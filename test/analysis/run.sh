@@ -42,11 +42,17 @@ pass()
 	echo "ok $1"
 }
 
+# fail NAME [LOG]: every finding of a compiler in the log, then the log's end, which tells
+# the way to the last one.
 fail()
 {
 	failed=$((failed + 1))
 	echo "NOT OK $1"
-	[ -z "${2:-}" ] || [ ! -s "$2" ] || tail -n 60 "$2" | sed 's/^/    | /'
+	[ -n "${2:-}" ] && [ -s "$2" ] || return 0
+	{
+		grep -E '^[^ :]+:[0-9]+:[0-9]+: (fatal )?error: ' "$2"
+		grep -vE '^[0-9]+ warnings? generated\.$' "$2" | tail -n 60
+	} | sed 's/^/    | /'
 }
 
 # check NAME COMMAND...
