@@ -320,10 +320,13 @@ if [ -z "${SKIP_PACKAGES:-}" ]; then
 	test/setup/packages.sh "${groups[@]}" || exit 1
 fi
 idem_make_work
+took=()
 for part in ${ONLY:-$ALL_PARTS}; do
 	idem_say "$part"
+	began=$SECONDS
 	"part_$part"
+	took+=("$part $((SECONDS - began))")
 done
-idem_say "$((SECONDS - started)) s"
+idem_say "$((SECONDS - started)) s:$(printf ' %s s,' "${took[@]}" | sed 's/,$//')"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]
