@@ -118,5 +118,28 @@ END
 IdemRelay::wait_until('another program looks', sub { hellos($first) > $looks });
 unlike(slurp_file($node->logfile, $log), qr/terminated by signal/, 'and no process dies of it');
 
+# Paused in the middle of a difference, and then to another target: nothing comes to both.
+my ($third, $fourth) = map { "$dir/$_.log" } qw(third fourth);
+IdemRelay::pytest_server($node, 'third', $third, position => 'on', hold => "$dir/hold");
+IdemRelay::pytest_server($node, 'fourth', $fourth, position => 'on');
+append_to_file("$dir/hold", '');
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create('moves', 'third', batch_events => 10, aggregate_types => '{moves}', start_at => 'latest');
+SELECT count(idempotency.outbox_enqueue('moves', 'k' || i, 'E', '{}')) FROM generate_series(1, 5000) i;
+END
+IdemTest::wait_for($node, q{SELECT state = 'streaming' AND waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'moves'});
+$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('moves')});
+unlink "$dir/hold" or die "could not unlink: $!";
+IdemRelay::wait_state($node, 'moves', 'paused');
+my $before = scalar(IdemRelay::acked($third));
+cmp_ok($before, '>', 0, 'what was in flight at the pause is there');
+cmp_ok($before, '<', 5000, 'and that is not all');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_alter('moves', server => 'fourth'), idempotency.relay_resume('moves')});
+IdemRelay::wait_received($fourth, 5000 - $before);
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = 'moves'});
+my %came;
+$came{ $_->{aggregate_id} }++ foreach map { IdemRelay::acked($_) } $third, $fourth;
+is(scalar(grep { $came{$_} > 1 } keys %came) . ' ' . keys %came, '0 5000', 'each once, at one of the two targets');
+
 $node->stop;
 done_testing();

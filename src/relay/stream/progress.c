@@ -184,6 +184,22 @@ idem_progress_persist(IdemRelay *relay)
 	idem_progress_forget_unwritten(stream);
 }
 
+/*
+ * The SENT row has where the difference began; a relay that goes on elsewhere would send
+ * all of it again.
+ */
+void
+idem_progress_persist_stored(IdemStream *stream)
+{
+	if (stream->phase != IDEM_STREAM_READY || !stream->relay.walk.sink_stores || stream->nbatches > 0 ||
+		!stream->relay.walk.dirty)
+		return;
+	idem_txn_begin();
+	idem_progress_append_settled(stream);
+	idem_txn_commit(true);
+	idem_progress_forget_unwritten(stream);
+}
+
 void
 idem_progress_write_if_time(IdemStream *stream)
 {

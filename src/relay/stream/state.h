@@ -445,9 +445,10 @@ extern void idem_progress_write_if_time(IdemStream *stream);
 
 /*
  * Write "settled" if the log of positions does not have it and nothing is in
- * flight.
+ * flight; ..._stored: of a sink that stores positions, within a difference, too.
  */
 extern void idem_progress_persist(IdemRelay *relay);
+extern void idem_progress_persist_stored(IdemStream *stream);
 
 /* Frames for the program */
 

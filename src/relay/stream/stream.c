@@ -213,10 +213,12 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 
 	/*
 	 * An operator who acts on a relay may have set its target back, of which
-	 * nothing tells the program: a new one compares the stored position.
+	 * nothing tells the program: a new one compares the stored position.  A
+	 * paused relay settles first (hold).
 	 */
 	if (!change->same_sink ||
-		(change->acted && (relay->stopped || (relay->walk.sink_stores && stream->phase == IDEM_STREAM_READY))))
+		(change->acted && (relay->stopped ||
+						   (relay->walk.sink_stores && stream->phase == IDEM_STREAM_READY && !relay->config->paused))))
 		idem_stream_dismiss(stream);
 	if (!change->same_sink)
 		stream->found.is_set = stream->proven = false;
@@ -255,7 +257,8 @@ begin_turn(IdemStream *stream)
  * Without the witness's yes, results that have arrived are settled, so that
  * their events are not sent again.  The program is sent BYE if nothing is in
  * flight.  Otherwise it is killed at once, since it may still hold events that
- * it was sent.  The position is written, so that a later start repeats nothing.
+ * it was sent.  The position is written, so that a later start repeats nothing, nor does
+ * another server that relay_alter leads a paused relay to.
  */
 static bool
 hold(IdemRelay *relay, IdemRelayState state)
@@ -270,6 +273,8 @@ hold(IdemRelay *relay, IdemRelayState state)
 	if (state == IDEM_RELAY_UNWITNESSED && stream->phase == IDEM_STREAM_READY &&
 		idem_stream_goes_on(stream, idem_receive(stream)))
 		idem_settle(stream);
+	if (state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED)
+		idem_progress_persist_stored(stream);
 	if (stream->phase != IDEM_STREAM_OFF)
 		idem_stream_dismiss(stream);
 	idem_progress_persist(relay);
