@@ -170,63 +170,89 @@ touched_parts()
 	done | tr ' ' '\n' | sort -u
 }
 
-mutant_header()
+# list_mutants: print a line per mutant: the patch, "all" if its tests are slow or "-", and
+# the files that decide whether the mutant is caught: the files that it breaks, and the
+# tests that notice.
+list_mutants()
 {
-	sed -n "/^diff /q; s/^$2: *//p" "$1"
-}
+	local sinks
 
-# mutant_files PATCH: print the files that decide whether the mutant is caught: the
-# files that it breaks, and the tests that notice.
-mutant_files()
-{
-	local area tests test
-
-	sed -n 's,^+++ b/,,p' "$1"
-	read -r area tests < <(mutant_header "$1" Caught-by)
-	for test in $tests; do
-		case $area in
-			regress) echo "sql/$test.sql" ;;
-			isolation) echo "test/isolation/specs/$test.spec" ;;
-			tap) echo "test/t/$test.pl" ;;
-			sink) grep -lE "def $test\b" test/sink/postgres/*.py ;;
-			kafka | nats | redis | rabbitmq | mqtt) grep -lE "def $test\b" "test/sink/$area"/*.py || echo "test/sink/$area/points_test.py" ;;
-		esac
-	done
+	mapfile -t sinks < <(find test/sink -mindepth 2 -maxdepth 2 -name '*.py' 2>/dev/null | sort)
+	awk '
+	# the files of a sink that define a test
+	FILENAME ~ /\.py$/ {
+		if (match($0, /def [A-Za-z0-9_]+/)) {
+			split(FILENAME, part, "/")
+			test = part[3] " " substr($0, RSTART + 4, RLENGTH - 4)
+			where[test] = where[test] " " FILENAME
+		}
+		next
+	}
+	function tests_of(caught, word, n, i, all, test) {
+		n = split(caught, word, " ")
+		for (i = 2; i <= n; i++) {
+			if (word[1] == "regress")
+				all = all " sql/" word[i] ".sql"
+			else if (word[1] == "isolation")
+				all = all " test/isolation/specs/" word[i] ".spec"
+			else if (word[1] == "tap")
+				all = all " test/t/" word[i] ".pl"
+			else if (word[1] == "sink")
+				all = all where["postgres " word[i]]
+			else {
+				test = word[1] " " word[i]
+				all = all (test in where ? where[test] : " test/sink/" word[1] "/points_test.py")
+			}
+		}
+		return all
+	}
+	function print_it() {
+		if (patch != "")
+			print patch, run == "all" ? "all" : "-", files tests_of(caught)
+	}
+	FNR == 1 {
+		print_it()
+		patch = FILENAME
+		run = caught = files = ""
+		header = 1
+	}
+	/^diff / { header = 0 }
+	header && /^Run:/ { run = $2 }
+	header && /^Caught-by:/ && caught == "" { caught = substr($0, 11) }
+	/^\+\+\+ b\// { files = files " " substr($0, 7) }
+	END { print_it() }' ${sinks[@]+"${sinks[@]}"} test/mutants/*.patch
 }
 
 # touched_mutants FILE...: print the mutants that break, or are caught by, one of
 # the files.  A mutant with slow tests is printed only if its patch is touched.
 touched_mutants()
 {
-	local patch file
+	local patch run files file
 	local -A touched=()
 
 	[ $# -gt 0 ] || return 0
 	for file; do
 		touched[$file]=1
 	done
-	for patch in test/mutants/*.patch; do
-		while read -r file; do
+	while read -r patch run files; do
+		[ "$run" != all ] || files=
+		for file in "$patch" $files; do
 			if [ -n "${touched[$file]:-}" ]; then
 				basename "$patch" .patch
 				break
 			fi
-		done < <(
-			echo "$patch"
-			[ "$(mutant_header "$patch" Run)" = all ] || mutant_files "$patch"
-		)
-	done
+		done
+	done < <(list_mutants)
 }
 
 # shard N: print one of SHARDS equal shares of the mutants whose tests are quick.
 shard()
 {
-	local patch i=0
-
-	for patch in test/mutants/*.patch; do
-		[ "$(mutant_header "$patch" Run)" != all ] || continue
-		[ $((i++ % SHARDS)) != $(($1 % SHARDS)) ] || basename "$patch" .patch
-	done
+	list_mutants | awk -v n="$(($1 % SHARDS))" -v all="$SHARDS" '
+		$2 != "all" && i++ % all == n {
+			gsub(/.*\/|\.patch$/, "", $1)
+			print $1
+		}'
 }
 
 # choose HERE: the plan for a machine with this major version.  Sets CHOICE_NUMBER,
