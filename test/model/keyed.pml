@@ -71,7 +71,7 @@
 /* REACH late_row in tombstones: a row comes to a table that has lost its turn */
 /* REACH free_copied in tombstones: a row that says "free" is copied, since another table has an older row */
 /* REACH half_after_crash in crash: a crash leaves a table emptied by half */
-/* COMPILE: -DCOLLAPSE */
+/* COMPILE LONG: -DCOLLAPSE */
 
 #define NTABLES 3
 #define TABLES 7

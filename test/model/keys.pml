@@ -100,7 +100,7 @@
 /* REACH read_all in lookup: a look-up reads the segment */
 /* REACH round_again in deleted: who makes the keys begins another round */
 /* REACH prepared_filled in crash: after a crash the row of a prepared transaction gets its entry */
-/* COMPILE: -DCOLLAPSE */
+/* COMPILE LONG: -DCOLLAPSE */
 
 #define NTX 2
 #define NPLACE 3

@@ -25,7 +25,7 @@
  * all are applied, no row is left, and the position is at the end.
  */
 
-/* COMPILE: -DCOLLAPSE */
+/* COMPILE LONG: -DCOLLAPSE */
 
 /* BOUNDS kills: two faults, one refusal */
 /* BOUNDS refusals: one fault, two refusals */

@@ -114,7 +114,7 @@
 /* REACH packed_again in crash: after a crash a segment is packed whose rows are in a run already */
 /* REACH bit_refused in packers: a packer does not set the bit, since the state has changed */
 /* REACH claimed_again in expiry: a claim commits after a completion that has expired */
-/* COMPILE: -DCOLLAPSE */
+/* COMPILE LONG: -DCOLLAPSE */
 
 #ifdef LONG
 #define MORE 1
