@@ -32,13 +32,14 @@ none()
 }
 
 # build_copy NAME MAKE-ARG...: make a clean build in a copy of the tree, quiet unless
-# it fails.  Warnings are errors, so success means that there are no warnings.
+# it fails.  Warnings are errors, so success means that there are no warnings.  Who gave
+# BUILDS may have left such a copy there with a clean build, of which make does the rest.
 build_copy()
 {
 	local dir=$builds/$1
 	shift
 
-	tree_copy "$dir"
+	[ -d "$dir" ] || tree_copy "$dir"
 	env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make -C "$dir" --no-print-directory -s -k -j"$(nproc)" \
 		PG_CONFIG="$PG_CONFIG" WERROR=1 all test-module "$@" >"$work/build.log" 2>&1 || {
 		cat "$work/build.log"
@@ -52,17 +53,21 @@ check_gcc()
 }
 
 # The server's flags are those of the compiler that built the server; clang does not
-# know all flags of gcc.  Without OpenSSL's headers, too.
+# know all flags of gcc.  Without OpenSSL's headers, too.  Other than gcc, clang warns before
+# it optimizes.
 check_clang()
 {
-	build_copy clang CC=clang WITH_OPENSSL=no \
-		COPT='-Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes'
+	local quick='-O0 -g0 -Wno-#warnings'
+
+	build_copy clang CC=clang WITH_OPENSSL=no SINK_COPT="$quick" \
+		COPT="-Wno-unknown-warning-option -Wno-ignored-optimization-argument -Wno-ignored-attributes $quick"
 }
 
-# Only assert-enabled servers compile the assertions; this check compiles them always.
+# Only assert-enabled servers compile the assertions; this check compiles them always.  The
+# same build has the fault points, for the rules.
 check_assert()
 {
-	build_copy assert CC=gcc COPT=-DUSE_ASSERT_CHECKING
+	build_copy faults CC=gcc FAULT_POINTS=1 COPT='-DUSE_ASSERT_CHECKING -g0' SINK_COPT=-g0
 }
 
 # compile_flawed DIR MAKE-ARG...: compile two files of a copy that have a warning each,
@@ -171,7 +176,7 @@ check_fault_points()
 	local program status=0
 
 	[ -f "$builds/gcc/idempotency.so" ] || check_gcc || return 1
-	[ -d "$builds/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
+	[ -d "$builds/faults" ] || check_assert || return 1
 	for program in $(cd "$builds/gcc" && echo idempotency.so src/sink/bin/*); do
 		{
 			nm -a "$builds/gcc/$program" | grep -i fault_ | grep -vi default_
@@ -182,7 +187,7 @@ check_fault_points()
 			status=1
 		}
 	done
-	! cmp -s "$builds/gcc/build/id" "$builds/faults/build/id" || {
+	[ "$(grep -l IDEMPOTENCY_FAULT_POINTS "$builds"/{gcc,faults}/build/id)" = "$builds/faults/build/id" ] || {
 		echo "build/id does not tell the builds apart"
 		status=1
 	}
@@ -296,7 +301,7 @@ check_owners()
 	local header own name
 
 	# the build with fault points defines all functions
-	[ -d "$builds/faults" ] || build_copy faults CC=gcc FAULT_POINTS=1 || return 1
+	[ -d "$builds/faults" ] || check_assert || return 1
 	while read -r header; do
 		own=()
 		for file in "${header%/*}"/*.c; do

@@ -601,6 +601,17 @@ needs_build()
 	return 1
 }
 
+# The lint's build by gcc is this one again, if all of this one was compiled just now with
+# warnings as errors.
+leave_build()
+{
+	local dir=$IDEM_WORK/builds/gcc
+
+	[ -n "$WERROR" ] || return 0
+	mkdir -p "$dir"
+	tar -c --exclude=./.git --exclude=./build/test-output . | tar -x -C "$dir"
+}
+
 # Build the extension for the older server of pg_upgrade, and stage it separately.
 # This build comes first, so that the tree keeps the build for the server under test.
 build_old_stage()
@@ -673,17 +684,20 @@ fi
 
 # This script does not check the status of the functions of lib.sh.
 idem_make_work
+anew=
 mkdir -p "$OUTPUT"
 if needs_build; then
 	idem_say "building for $("$PG_CONFIG" --version)"
 	if [ -n "${OLD_PG_CONFIG:-}" ]; then
 		build_old_stage || give_up "build for $OLD_PG_CONFIG"
 	fi
+	[ -e build/id ] || anew=1
 	idem_build_stage || give_up "build"
 	idem_stage_updates "$(idem_version)" || give_up "scripts that only tests update with"
 	idem_stage_test_module || give_up "module of the tests"
 	pass build
 	copy_tests
+	[ -z "$anew" ] || ! has_area compile && ! has_area lint || leave_build
 fi
 others=
 for area in $areas; do
