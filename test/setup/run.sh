@@ -19,7 +19,7 @@
 #												input cannot be fetched
 #
 # Areas run one after another, in rows beside each other: two rows of those that only
-# compute, with the processor that is left over (COMPUTING), one of those that mostly wait
+# compute, with the processor that is left over (COMPUTING), two of those that mostly wait
 # (IDLING), and the others.  Each test counts once as passed or failed; a TAP file counts by its
 # top-level checks.  A test that could not be run is a failure,
 # never a skip.  A test that failed leaves its diffs or its output in
@@ -41,9 +41,9 @@ BUILD_FREE=" compile lint model "
 # Rows of areas that compute all the time, and neither wait nor write into the tree.  One
 # row would be the last to end, on one core.
 COMPUTING=("compile lint" "model")
-# These areas wait for servers of their own nearly all the time.  One after another, in
-# this order, they run beside those that use the processor better.
-IDLING="sink random real clients"
+# Rows of areas that wait for servers of their own nearly all the time.  They run beside
+# those that use the processor better.
+IDLING=("sink real clients" "random")
 # The longest TAP tests begin first, so that the last ones end together.
 TAP_FIRST="103_claim_storm 326_relay_wakeup 003_doctor 378_relay_waiting 367_relay_databases_turns
 369_relay_set_back 345_relay_hot_key 703_security_locks 372_relay_truth 370_sink_postgres_blame 111_store_dump
@@ -701,10 +701,10 @@ if needs_build; then
 fi
 others=
 for area in $areas; do
-	[[ " ${COMPUTING[*]} $IDLING " == *" $area "* ]] || others+=" $area"
+	[[ " ${COMPUTING[*]} ${IDLING[*]} " == *" $area "* ]] || others+=" $area"
 done
 rows=()
-for row in "${COMPUTING[@]}" "$IDLING"; do
+for row in "${COMPUTING[@]}" "${IDLING[@]}"; do
 	asked=
 	for area in $areas; do
 		[[ " $row " != *" $area "* ]] || asked+=" $area"
@@ -713,8 +713,8 @@ for row in "${COMPUTING[@]}" "$IDLING"; do
 	if [ "$asked" = " $areas" ]; then
 		others=$asked
 	elif [ -n "$asked" ]; then
-		runner=run_nicely
-		[ "$row" != "$IDLING" ] || runner=run_areas
+		runner=run_areas
+		[[ " ${COMPUTING[*]} " != *" ${row%% *} "* ]] || runner=run_nicely
 		# shellcheck disable=SC2086 # a list
 		counted_job "row-${#rows[@]}" "$runner" $asked &
 		beside+=" $!"
