@@ -10,7 +10,7 @@ import tempfile
 import threading
 
 from postgres.target import POSITION, PSQL, Target, commits, server, through_proxy
-from server import wait_until
+from server import free_port, wait_until
 from sinklib import PATIENCE, codec
 
 
@@ -223,10 +223,10 @@ def talker(before):
 def test_target_that_never_stops_talking():
     t = Target()
     t.port = "5432"
-    for before, text in ((message(b"R", struct.pack("!I", 0)), "connect_timeout"),
-                         (CONNECTED, "no answer from the target")):
+    for before, connect_timeout, text in ((message(b"R", struct.pack("!I", 0)), "2", "connect_timeout"),
+                                          (CONNECTED, "60", "no answer from the target")):
         with talker(before) as t.host:
-            w = t.start(hello=False, connect_timeout="2", statement_timeout="1")
+            w = t.start(hello=False, connect_timeout=connect_timeout, statement_timeout="1")
             f = w.expect("FAILED")
             assert f["outcome"] == codec.OUTCOMES["outage"] and text in f["message"], f
             assert w.recv() is None and w.exit_status() == 0
@@ -239,14 +239,14 @@ def test_target_that_asks_for_tickets():
     t = Target()
     t.port = "5432"
     with talker(message(b"R", struct.pack("!I", 7))) as t.host:
-        f = t.failed(connect_timeout="2")
+        f = t.failed(connect_timeout="60")
         assert f["outcome"] == "outage" and "/nonexistent/tickets" in f["message"], f
 
 
 def test_hosts_of_a_list():
     t = Target()
     with talker(b"") as silent:
-        w = t.start(host=f"/nonexistent,{silent},{t.host}", port=f"1,5432,{t.port}", connect_timeout="2")
+        w = t.start(host=f"/nonexistent,{silent},{t.host}", port=f"1,5432,{t.port}", connect_timeout="5")
     batch, _ = w.events([{}])
     commits(w, batch, 1)
     w.close()
@@ -257,7 +257,7 @@ def test_hosts_of_a_list():
     f = t.failed(host="no-such-host.invalid")
     assert f["outcome"] == "outage" and "no-such-host.invalid" in f["message"], f
     for host, hostaddr in (("localhost", None), ("some.name", "127.0.0.1"), (None, "127.0.0.1")):
-        f = t.failed(host=host, hostaddr=hostaddr, port="1", connect_timeout="2")
+        f = t.failed(host=host, hostaddr=hostaddr, port="1", connect_timeout="60")
         assert f["outcome"] == "outage" and "refused" in f["message"], f
 
 
@@ -337,9 +337,7 @@ def test_no_privilege_is_configuration():
 def pgbouncer(t):
     """A pooler in transaction mode with a single server connection."""
     with tempfile.TemporaryDirectory(prefix="idem-bouncer.") as d:
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        port = free_port()
         pathlib.Path(d, "users").write_text('"postgres" ""\n')
         pathlib.Path(d, "ini").write_text(
             f"[databases]\n* = host={server().host} port={server().port}\n[pgbouncer]\n"

@@ -198,6 +198,19 @@ def test_target_cleared():
         assert ready["has_position"] == 0, ready
 
 
+def a_commit_waits():
+    """Try one, and cancel its wait.  No COMMIT waits before the checkpointer has read the setting."""
+    probe = subprocess.Popen(
+        [PSQL, "-Xq", "-h", server().host, "-p", server().port, "-U", "postgres", "-d", "postgres", "-o", os.devnull,
+         "-c", "SELECT pg_logical_emit_message(true, '', '')"], env={"PGAPPNAME": "probe"}, stderr=subprocess.DEVNULL)
+    cancelled = ""
+    while probe.poll() is None and not cancelled:
+        cancelled = server().psql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
+                                  " WHERE application_name = 'probe' AND wait_event = 'SyncRep'")
+    probe.wait(PATIENCE)
+    return cancelled
+
+
 @contextlib.contextmanager
 def no_synchronous_standby():
     """Every COMMIT that wrote waits for a standby that is not there."""
@@ -207,6 +220,7 @@ def no_synchronous_standby():
 
     configure("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
     try:
+        wait_until("a COMMIT waits for a standby", a_commit_waits)
         yield
     finally:
         configure("ALTER SYSTEM RESET synchronous_standby_names")
@@ -258,7 +272,7 @@ def test_wait_for_standby_always_cancelled():
     w = t.start()
     with no_synchronous_standby(), Cancelling():
         w.events([{}], row_id=1)
-        f = w.expect("FAILED", timeout=60)
+        f = w.expect("FAILED")
         assert f["outcome"] == codec.OUTCOMES["outage"] and "synchronous standby" in f["message"], f
         assert w.recv() is None and w.exit_status() == 0
         w.sock.close()
@@ -405,10 +419,11 @@ def test_server_restarts_sessions():
     w = t.start()
     batch, _ = w.events([{"type": "SLOW"}])
     sleeping = ("FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()")
-    # once: it is called again; twice in a row: the call is to blame
+    # once: it is called again; twice in a row: the call is to blame.  The session of the first call is gone
+    # before the second call is waited for.
     for _ in range(2):
         wait_until("the call sleeps", lambda: t.psql(f"SELECT count(*) {sleeping}") == "1")
-        t.psql(f"SELECT pg_terminate_backend(pid) {sleeping}")
+        assert t.psql(f"SELECT pg_terminate_backend(pid, {PATIENCE * 1000:.0f}) {sleeping}") == "t"
     assert w.outcomes(batch, 1) == ["rejected"] and w.notes[0][0] == "ID006", w.notes
     w.kill()
     assert t.count() == 3

@@ -413,14 +413,14 @@ def test_timeout_behind_a_call():
     """The time of a batch ends in the RELEASE after the second event's call."""
     t = Target()
     with through_proxy(t) as proxy:
-        w = t.start(statement_timeout="2000")
+        w = t.start(statement_timeout="5000")
         proxy.hold = (b"RELEASE SAVEPOINT", 2)
         batch, _ = w.events([{}, {}, {}, {"type": "BAD"}])
         # the target's timer runs while it waits for the rest of the statement
         wait_until("the time is over", lambda: t.psql(
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'ClientRead'"
             " AND query LIKE 'RELEASE SAVEPOINT%' AND datname = current_database()"
-            " AND query_start < clock_timestamp() - interval '4 s')") == "t")
+            " AND query_start < clock_timestamp() - interval '6 s')") == "t")
         proxy.release.set()
         assert w.outcomes(batch, 4) == ["acked", "unknown", "unknown", "unknown"], w.notes
         assert proxy.hit.is_set() and w.notes[1][0] == "57014", w.notes
@@ -434,21 +434,21 @@ def slow_batch(key_order):
     """Each call is quick, all of them are not: the transaction ends in time, without some."""
     t = Target(POSITION + """
         CREATE SCHEMA app;
-        CREATE TABLE app.got (n serial, k text, since interval);
+        CREATE TABLE app.got (n serial, k text);
         CREATE FUNCTION app.on_event(aggregate_id text) RETURNS void LANGUAGE sql AS $$
-            INSERT INTO app.got (k, since) VALUES (aggregate_id, clock_timestamp() - transaction_timestamp());
-            SELECT pg_sleep(0.05) $$;""")
-    w = t.start(statement_timeout="2000", flags=codec.WANT_POSITION | (codec.KEY_ORDER if key_order else 0))
+            INSERT INTO app.got (k) VALUES (aggregate_id);
+            SELECT pg_sleep(0.1) $$;""")
+    w = t.start(statement_timeout="4000", flags=codec.WANT_POSITION | (codec.KEY_ORDER if key_order else 0))
     batch, _ = w.events([{"key": str(i % 7)} for i in range(200)])
     out = w.outcomes(batch, 200)
     done = out.count("acked")
-    # in order, so that nothing is done after what was not
-    assert 0 < done < 45 and out[:done] == ["acked"] * done, out
+    # in order, so that nothing is done after what was not; in the time, which has room for forty calls that
+    # sleep, on any machine
+    assert 0 < done <= 40 and out[:done] == ["acked"] * done, out
     assert set(out[done:]) == ({"unknown", "skipped"} if key_order else {"unknown"}), out
     w.send("SETTLE", batch=batch)
     w.expect("VERDICT", batch=batch, kind=1)
     assert t.count() == done
-    assert t.psql("SELECT max(since) < '2 s' FROM app.got") == "t"
     w.close()
 
 
