@@ -60,14 +60,12 @@ complain()
 	status=1
 }
 
-# object FILE: print the object file of FILE.  A file of the protocol has two object
-# files with the same calls: one for the library, one for the programs.
-object()
+# objects FILE...: set OBJECTS to the object files of the files.  A file of the protocol has
+# two object files with the same calls: one for the library, one for the programs.
+objects()
 {
-	case $1 in
-		src/sink/*) echo "src/sink/build/${1#src/sink/}" ;;
-		*) echo "$1" ;;
-	esac | sed 's/c$/o/'
+	OBJECTS=("${@/#src\/sink\//src/sink/build/}")
+	OBJECTS=("${OBJECTS[@]/%.c/.o}")
 }
 
 # match_calls: read lines of nm with their owner in front; print lines "CALLER CALLEE
@@ -88,27 +86,22 @@ match_calls()
 # file of the folder calls in another file; files are named without ".c".
 list_calls()
 {
-	local file
-
-	for file in "$1"/*.c; do
-		nm -g "$(object "$file")" | sed "s,^,$(basename "$file" .c) ,"
-	done | match_calls
+	objects "$1"/*.c
+	nm -gA "${OBJECTS[@]}" | sed -E 's,^[^:]*/([^/:]*)\.o:,\1 ,' | match_calls
 }
 
 # list_folder_calls FOLDER...: the same between folders.  If a folder contains folders,
 # the file of its name (relay/relay.c) stands above them, its other files below them.
 list_folder_calls()
 {
-	local folder file node
+	local folder main above
 
 	for folder; do
-		for file in "$folder"/*.c; do
-			node=$folder
-			if [ "$file" = "$folder/${folder##*/}.c" ] && compgen -G "$folder/*/*.c" >/dev/null; then
-				node=$file
-			fi
-			nm -g "$(object "$file")" | sed "s,^,$node ,"
-		done
+		main=$folder/${folder##*/}.c
+		above=
+		! compgen -G "$folder/*/*.c" >/dev/null || above=$main
+		objects "$folder"/*.c
+		nm -gA "${OBJECTS[@]}" | sed -E "${above:+s,^[^:]*/${folder##*/}\.o:,$above ,;t;}s,^[^:]*:,$folder ,"
 	done | match_calls
 }
 
@@ -155,7 +148,8 @@ write_table()
 	{
 		awk '{ print $1, $2 }' "$work/calls"
 		for file in "$1"/*.c; do
-			file=$(basename "$file" .c)
+			file=${file##*/}
+			file=${file%.c}
 			echo "$file $file"
 		done
 	} | tsort 2>/dev/null | while read -r file; do
@@ -183,7 +177,8 @@ check_order()
 	local file row callees
 
 	for file in "$1"/*.c; do
-		file=$(basename "$file" .c)
+		file=${file##*/}
+		file=${file%.c}
 		[ "$(grep -c "^$file " "$work/order")" = 1 ] ||
 			complain "$1: $file.c needs one row in the table of files"
 	done
@@ -233,9 +228,10 @@ check_folder()
 }
 
 for folder in "${folders[@]}"; do
-	for file in "$folder"/*.c; do
-		[ -f "$(object "$file")" ] || {
-			echo "$tree has no $(object "$file"); build it"
+	objects "$folder"/*.c
+	for file in "${OBJECTS[@]}"; do
+		[ -f "$file" ] || {
+			echo "$tree has no $file; build it"
 			exit 1
 		}
 	done

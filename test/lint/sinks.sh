@@ -51,7 +51,9 @@ add_folder()
 	echo 'SINK_MODULES_try = idem_try' >"$work/tree/src/sink/try/program.mk"
 }
 
+# The other sinks are needed for nothing here, and take long to compile.
 tree_copy "$work/tree"
+find "$work/tree/src/sink" -mindepth 1 -maxdepth 1 -type d ! -name protocol ! -name common ! -name null -exec rm -r {} +
 mkdir "$work/modules"
 add_folder
 run sinks install-sinks DESTDIR="$work/stage" ||

@@ -697,7 +697,9 @@ if needs_build; then
 	idem_stage_test_module || give_up "module of the tests"
 	pass build
 	copy_tests
-	[ -z "$anew" ] || ! has_area compile && ! has_area lint || leave_build
+	if [ -n "$anew" ] && { has_area compile || has_area lint; }; then
+		leave_build
+	fi
 fi
 others=
 for area in $areas; do
