@@ -48,7 +48,7 @@ IDLING=("sink real clients" "random")
 TAP_FIRST="103_claim_storm 326_relay_wakeup 003_doctor 378_relay_waiting 367_relay_databases_turns
 369_relay_set_back 345_relay_hot_key 703_security_locks 372_relay_truth 370_sink_postgres_blame 111_store_dump
 128_cursor_histories 116_store_backup 711_attack_producer 600_howto 130_request_wait 118_store_long_dump
-306_relay_large 700_security_relay 376_relay_pace 122_lease_histories"
+306_relay_large 700_security_relay 376_relay_pace 379_relay_late 314_relay_replay 122_lease_histories"
 passed=0
 failed=0
 failures=()
