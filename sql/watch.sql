@@ -119,3 +119,9 @@ DROP VIEW progress, verdicts;
 DROP OWNED BY regress_watch;
 DROP ROLE regress_watch;
 DROP TABLE old;
+
+-- in a session whose search_path has another type of the name
+CREATE SCHEMA odd;
+CREATE DOMAIN odd.text AS int;
+SET search_path = odd, pg_catalog;
+SELECT count(*) > 0 AS seen FROM idempotency.watch;

@@ -313,7 +313,7 @@ pgsink_send_settings(PgSink *p)
 				" pg_catalog.set_config('idle_in_transaction_session_timeout', $2, true),"
 				" CASE WHEN pg_catalog.current_setting('transaction_timeout', true) OPERATOR(pg_catalog.<>) '0'"
 				" THEN pg_catalog.set_config('transaction_timeout', '0', true) END,"
-				" CASE WHEN pg_catalog.current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')"
+				" CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL ('{on,remote_apply}')"
 				" THEN pg_catalog.set_config('synchronous_commit', 'on', true) END",
 				2, types, values, NULL);
 }

@@ -237,8 +237,8 @@ pgsink_read_look(const PGresult *res)
 }
 
 /*
- * One row per column that can be written; the last value: is the column
- * unique?
+ * One row per column that can be written; the last values: is the column
+ * unique, and does a crash of the target empty the table, or a part of it?
  */
 #define TABLE_QUERY \
 	"SELECT a.attname, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END," \
@@ -246,7 +246,10 @@ pgsink_read_look(const PGresult *res)
 	" EXISTS (SELECT FROM pg_catalog.pg_index i" \
 	" WHERE i.indrelid OPERATOR(pg_catalog.=) a.attrelid AND i.indisunique" \
 	" AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL" \
-	" AND i.indnkeyatts OPERATOR(pg_catalog.=) 1 AND i.indkey[0] OPERATOR(pg_catalog.=) a.attnum)" \
+	" AND i.indnkeyatts OPERATOR(pg_catalog.=) 1 AND i.indkey[0] OPERATOR(pg_catalog.=) a.attnum)," \
+	" c.relpersistence OPERATOR(pg_catalog.=) 'u' OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p" \
+	" JOIN pg_catalog.pg_class k ON k.oid OPERATOR(pg_catalog.=) p.relid" \
+	" WHERE k.relpersistence OPERATOR(pg_catalog.=) 'u')" \
 	" FROM pg_catalog.pg_attribute a" \
 	" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid" \
 	" JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) c.relnamespace" \
@@ -284,6 +287,10 @@ use_columns(PgSink *p, const PGresult *res)
 	if (PQntuples(res) == 0)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P01",
 							  "table %s.%s does not exist at the target; idempotency.sink_setup_sql(server) prints what to run there",
+							  schema, name);
+	if (strcmp(PQgetvalue(res, 0, 4), "t") == 0)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
+							  "table %s.%s at the target, or a partition of it, is unlogged: a crash of the target would empty it, and the relay would not know; run ALTER TABLE ... SET LOGGED there",
 							  schema, name);
 	for (int i = 0; i < PQntuples(res); i++)
 	{

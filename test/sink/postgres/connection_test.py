@@ -133,6 +133,18 @@ def test_inbox_without_its_index():
             w.sock.close()
 
 
+def test_unlogged_inbox():
+    """A crash of the target would empty it, and not the position."""
+    t = Target()
+    for sql in ("ALTER TABLE app.inbox SET UNLOGGED",
+                """CREATE TABLE app.parts (LIKE app.inbox) PARTITION BY HASH (event_id);
+                   ALTER TABLE app.parts ADD PRIMARY KEY (event_id);
+                   CREATE UNLOGGED TABLE app.part PARTITION OF app.parts FOR VALUES WITH (MODULUS 1, REMAINDER 0)"""):
+        t.psql(sql)
+        f = t.failed(function=None, table="app.parts" if "parts" in sql else "app.inbox")
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "55000" and "unlogged" in f["message"], f
+
+
 def test_inbox_with_a_trigger_that_fails():
     """The same SQLSTATEs of a trigger, while the table has its shape, are the event's; what came to it is no field."""
     t = Target()
