@@ -196,3 +196,11 @@ SELECT producer, hours FROM t.expiry WHERE producer ~ 'restored|nobody';
 SELECT owner, CASE role WHEN current_user THEN 'the user' ELSE role END AS role, role_oid = coalesce(to_regrole(role)::oid, 0) AS role_oid, role_cluster = system_identifier AS cluster
   FROM t.rows, pg_control_system() WHERE owner ~ 'restored|nobody';
 DROP SCHEMA t CASCADE;
+
+-- an index that is gone: the hint makes it again
+DROP INDEX idempotency_data.cursor_log_0_key, idempotency_data.cursor_log_1_key, idempotency_data.cursor_log_2_key;
+\set VERBOSITY default
+SELECT epoch FROM idempotency.register_producer('lost');
+SELECT format('CREATE INDEX cursor_log_%s_key ON idempotency_data.cursor_log_%1$s (digest, kind, number DESC) WITH (deduplicate_items = off)', n)
+  FROM generate_series(0, 2) n \gexec
+SELECT epoch FROM idempotency.register_producer('lost');

@@ -38,6 +38,7 @@
 #include "catalog/pg_extension.h"
 #include "catalog/pg_namespace.h"
 #include "commands/extension.h"
+#include "common/string.h"
 #include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/fmgroids.h"
@@ -48,6 +49,9 @@
 
 #include "compat.h"
 #include "shared/catalog.h"
+
+/* The end of the name of a log's index, behind the name of its table. */
+#define KEYED_INDEX "_key"
 
 /* Every ref that holds an OID; walked by the invalidation callback. */
 static IdemRelRef *registered_refs = NULL;
@@ -212,6 +216,22 @@ idem_schema_name(Oid schema, const char *extname)
 	return name;
 }
 
+/* A table that is gone took what it knew with it; the index of a log (shared/keyed_log.c) is made again. */
+static void
+report_missing_relation(const IdemRelRef *ref)
+{
+	const char *schema = ref->is_view ? IDEM_API_SCHEMA_NAME : IDEM_DATA_SCHEMA_NAME;
+	bool		is_index = pg_str_endswith(ref->name, KEYED_INDEX);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("relation \"%s.%s\" does not exist", schema, ref->name),
+			 is_index ?
+			 errhint("Rename it back if it was renamed. If it was dropped: CREATE INDEX %s ON %s.%.*s (digest, kind, number DESC) WITH (deduplicate_items = off)",
+					 ref->name, schema, (int) (strlen(ref->name) - strlen(KEYED_INDEX)), ref->name) :
+			 errhint("Rename it back if it was renamed. If it was dropped, restore the database from a backup: a new extension remembers no claim and has no event.")));
+}
+
 Oid
 idem_relref_oid(IdemRelRef *ref)
 {
@@ -223,12 +243,7 @@ idem_relref_oid(IdemRelRef *ref)
 	oid = get_relname_relid(ref->name, ref->is_view ? idem_schema_of_extension(IDEM_EXTENSION_NAME) :
 							idem_data_schema_oid());
 	if (!OidIsValid(oid))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation \"%s.%s\" does not exist",
-						ref->is_view ? IDEM_API_SCHEMA_NAME : IDEM_DATA_SCHEMA_NAME,
-						ref->name),
-				 errhint("Rename it back if it was renamed. If it was dropped, restore the database from a backup: a new extension remembers no claim and has no event.")));
+		report_missing_relation(ref);
 	if (!ref->registered)
 	{
 		ref->next = registered_refs;
