@@ -158,6 +158,7 @@ accept(IdemBlame *blame, const IdemBlameVerdict *v)
 		blame->named[i].in_row = false;
 	end_row(whole);
 	whole->asked = false;
+	whole->asks = 0;
 	whole->probes = 0;
 	if (v->lane == 0)
 		return;
@@ -236,6 +237,7 @@ ask(IdemBlame *blame, const IdemBlameVerdict *v)
 		(v->lane == 0 || lane->asked_at == 0 || newest_of_others(&blame->lanes_accepted, v->lane) <= lane->asked_at))
 	{
 		blame->whole.asked = true;
+		blame->whole.asks = Min(blame->whole.asks + 1, MAX_ROW);
 		blame->whole.window = 1;
 	}
 	*asked = lane->asked_at = ++blame->verdicts;
@@ -299,14 +301,16 @@ idem_blame_spares(const IdemBlame *blame)
 
 /*
  * Behind many bad events in a row, each of a key of its own, good ones would wait for a pause per
- * bad one.  So the probes of the outbox are ever farther apart.
+ * bad one.  So the probes of the outbox are ever farther apart.  So they are if the target asks to wait
+ * again and again: it may have a limit for each key.
  */
 int
 idem_blame_unseen(const IdemBlame *blame)
 {
 	const IdemBlameLane *whole = &blame->whole;
+	bool		takes_nothing = whole->asked ? whole->asks >= IDEM_BLAME_KEYS : whole->open && !idem_blame_spares(blame);
 
-	return whole->open && !whole->asked && !idem_blame_spares(blame) ? UNSEEN << Min(whole->probes, 10) : 0;
+	return takes_nothing ? UNSEEN << Min(whole->probes, 10) : 0;
 }
 
 int

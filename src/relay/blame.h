@@ -94,6 +94,7 @@ typedef struct IdemBlameLane
 	/* of lane 0 only: what is sent */
 	bool		asked;			/* the target asked to wait */
 	int			probes;			/* pauses since then that ended with a verdict */
+	int			asks;			/* times in a row that it asked */
 	int			window;			/* most events in flight; 0: no limit */
 	int			doubled;		/* doublings of the row that opens the breaker */
 } IdemBlameLane;
@@ -154,7 +155,7 @@ extern int	idem_blame_limit(const IdemBlame *blame, int most);
 
 /*
  * How many events behind that of a probe, which the target is not sent, a relay may pass over:
- * none but where the target refuses all, and more with each probe.
+ * none but where the target takes nothing, and more with each probe.
  */
 extern int	idem_blame_unseen(const IdemBlame *blame);
 

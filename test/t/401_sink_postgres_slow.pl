@@ -3,7 +3,8 @@
 
 # A target whose calls are quick one by one, and take longer than statement_timeout
 # in a batch: no transaction there lasts longer, every event arrives once, and none
-# is given up although a single attempt is all it has.
+# is given up although a single attempt is all it has.  And events whose call takes longer by
+# itself take the time of others once each.
 
 use strict;
 use warnings FATAL => 'all';
@@ -28,7 +29,7 @@ CREATE TABLE app.got (n bigserial, event_id uuid, key text, began timestamptz DE
 	after interval DEFAULT clock_timestamp() - now());
 CREATE FUNCTION app.on_event(event_id uuid, aggregate_id text) RETURNS void LANGUAGE sql AS $$
 	INSERT INTO app.got (event_id, key) VALUES (event_id, aggregate_id);
-	SELECT pg_sleep(0.05);
+	SELECT pg_sleep(CASE aggregate_id WHEN 'slow1' THEN 60 WHEN 'slow2' THEN 60 ELSE 0.05 END);
 $$;
 END
 $node->safe_psql('postgres', <<'END');
@@ -41,6 +42,15 @@ is($node->safe_psql('target', 'SELECT count(*), count(DISTINCT event_id) FROM ap
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '0', 'none is given up');
 is($node->safe_psql('target', q{SELECT count(*) FROM app.got WHERE after > '2 s'}), '0', 'no transaction took longer');
 cmp_ok($node->safe_psql('target', 'SELECT count(DISTINCT began) FROM app.got'), '>', 2, 'there were several');
+
+# Two slow ones at the head, which a batch in order of the outbox would have before the others, for ever.
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_alter('r', max_attempts => 0, max_backoff => '1 s');
+SELECT idempotency.outbox_enqueue('o', CASE WHEN i < 3 THEN 'slow' || i ELSE 'k' || i END, 't', '{}') FROM generate_series(1, 100) i;
+END
+ok($node->poll_query_until('target', q{SELECT count(*) = 198 FROM app.got}), 'slow calls hold no other one back for long');
+is($node->safe_psql('postgres', q{SELECT string_agg(aggregate_id || ' ' || state, ', ' ORDER BY 1) FROM idempotency_data.relay_parked r JOIN (VALUES ('slow1'), ('slow2')) v(k) ON aggregate_id = k}),
+	'slow1 retry, slow2 retry', 'and are tried again');
 
 $node->stop;
 done_testing();

@@ -19,7 +19,9 @@
  *   doubles in some seconds far from the one that was refused last, and takes
  *   forty seconds from 7/8 of that to all of it.  So one event of some hundred is
  *   refused, and a limit that is gone is noticed.
- * - A rate beyond MOST_RATE is no limit any more.
+ * - A rate beyond MOST_RATE is no limit any more.  Nor is one below LEAST_RATE: a target that refuses
+ *   an event although nothing was sent for seconds does not count them all together.  It may have a
+ *   limit for each key, which lets those of others pass.
  *
  * A refusal that names a time may concern its event alone: another process has a
  * lease.  It counts if the relay has a pace that it waits for; otherwise three in a
@@ -40,7 +42,7 @@
 
 #include "relay/engine/pace.h"
 
-#define LEAST_RATE 0.1
+#define LEAST_RATE 0.5
 #define MOST_RATE 10000.0
 
 /* The part that is left of a rate that was refused. */
@@ -184,7 +186,9 @@ slow_down(IdemPace *pace, IdemClock now, int in_flight)
 		if (since >= 1)
 			rate = Min(rate, Max(pace->accepted / since, rate / 2));
 	}
-	pace->rate = Max(rate * LOWERED, LEAST_RATE);
+	pace->rate = rate * LOWERED;
+	if (pace->rate < LEAST_RATE)
+		pace->rate = pace->known = 0;
 	pace->tokens = 0;
 	pace->filled_at = pace->changed_at = now;
 	pace->accepted = 0;

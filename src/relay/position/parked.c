@@ -249,13 +249,13 @@ run_insert(int nargs, Oid *types, Datum *values, const char *nulls)
 }
 
 /*
- * Did the failure take the program or the server down?  Then the event is tried
- * alone.
+ * Did the failure take the program or the server down, or the time of others?  Then the
+ * event is tried alone.
  */
 static bool
 is_lone(const IdemFailure *failure)
 {
-	return failure->crashed ||
+	return failure->crashed || failure->slow ||
 		strcmp(failure->sqlstate, unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE)) == 0;
 }
 

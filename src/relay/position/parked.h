@@ -56,6 +56,8 @@ typedef struct IdemFailure
 	const char *message;
 	bool		crashed;		/* the attempt took the server down */
 	bool		fell;			/* the attempt, alone, ended the program */
+	bool		slow;			/* the attempt took all the time that its
+								 * batch had */
 	bool		hopeless;		/* every attempt would fail: the event is dead
 								 * at once */
 } IdemFailure;

@@ -66,7 +66,8 @@ typedef struct IdemParkedNote
 	TimestampTz failed_at;		/* for RETRY: the time from which "due" was
 								 * computed */
 	bool		lone;			/* an attempt took the program or the server
-								 * down: try the event alone */
+								 * down, or the time of others: try the event
+								 * alone */
 	bool		asked;			/* the target asked to wait until "due" */
 	int			lane;			/* of its destination (blame.h); 0: none, or
 								 * not known since the index was loaded */

@@ -294,24 +294,32 @@ free_keys(IdemParkedIndex *index)
 void
 idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, const IdemSnap *passed)
 {
-	Oid			types[4] = {INT4OID, TEXTOID, BOOLOID, PG_SNAPSHOTOID};
-	Datum		values[4] = {Int32GetDatum(config->relay_id),
+	Oid			types[5] = {INT4OID, TEXTOID, BOOLOID, PG_SNAPSHOTOID, TEXTOID};
+	Datum		values[5] = {Int32GetDatum(config->relay_id),
 	CStringGetTextDatum(unpack_sql_state(ERRCODE_IDEM_SINK_OUTAGE))};
-	char		nulls[5] = "    ";
+	char		nulls[6] = "     ";
 	uint64		n;
 
 	values[2] = BoolGetDatum(passed == NULL || (config->ordering == IDEM_ORDERING_KEY && config->on_dead != IDEM_ON_DEAD_SKIP));
 	values[3] = PointerGetDatum(passed);
 	nulls[3] = passed == NULL ? 'n' : ' ';
+
+	/*
+	 * An event that was refused with this took all the time of its batch
+	 * (stream/judge.c).
+	 */
+	values[4] = CStringGetTextDatum(unpack_sql_state(ERRCODE_QUERY_CANCELED));
+	nulls[4] = idem_relay_is_function(config) ? 'n' : ' ';
 	idem_parked_index_clear(index, config);
 	SPI_connect();
 	load_blocked(index, config);
 	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
-					 " next_attempt_at, last_failed_at, crashes > 0 OR COALESCE(sqlstate = $2, false),"
+					 " next_attempt_at, last_failed_at,"
+					 " crashes > 0 OR COALESCE(sqlstate = $2 OR (sqlstate = $5 AND attempts + deferrals > 0), false),"
 					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400', false)"
 					 " FROM %s.relay_parked WHERE relay_id = $1"
 					 " AND (state <> 'dead' OR $3 OR NOT pg_catalog.pg_visible_in_snapshot(xid, $4)) ORDER BY seq",
-					 4, types, values, nulls);
+					 5, types, values, nulls);
 	for (uint64 i = 0; i < n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -97,6 +97,13 @@ idem_settle_judge(IdemStream *stream, const IdemSentEvent *flight, const IdemFai
 	failure.counts = idem_blame_judge(&stream->relay.blame, &verdict);
 	note_pace(stream, &verdict, failure.retry_after_ms);
 	failure.backs_off = !failure.counts && failure.kind != IDEM_BLAME_NOTHING;
+
+	/*
+	 * In the one transaction of a batch others would have no time: from now
+	 * on it is sent alone.
+	 */
+	failure.slow = stream->relay.walk.sink_stores && failure.kind == IDEM_BLAME_RETRY &&
+		strcmp(failure.sqlstate, unpack_sql_state(ERRCODE_QUERY_CANCELED)) == 0;
 	return failure;
 }
 
