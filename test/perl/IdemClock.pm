@@ -45,7 +45,9 @@ sub new
 sub start
 {
 	my ($self, $node) = @_;
-	local @ENV{qw(LD_PRELOAD CRASH_CLOCK)} = @$self{qw(library file)};
+	local $ENV{CRASH_CLOCK} = $self->{file};
+	# Behind a library that is preloaded already: the run-time of a sanitizer must be the first.
+	local $ENV{LD_PRELOAD} = join ' ', grep { defined } $ENV{LD_PRELOAD}, $self->{library};
 
 	$node->start;
 	return;
