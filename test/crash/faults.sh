@@ -41,7 +41,7 @@ declare -A script=(
 )
 # The seconds of each part on a quiet machine with two cores.  A part may take twice
 # as long and a minute, and also the time that the parts before did not use.
-declare -A takes=([history]=500 [store]=120 [environment]=250 [points]=250 [mutants]=1100 [analysis]=960 [kafka]=$((120 + ${KILLS:-300} * 3)) [http]=$((60 + ${KILLS:-100} * 2)) [nats]=$((60 + ${KILLS:-100} * 2)) [redis]=$((60 + ${KILLS:-100} * 2)) [rabbitmq]=$((90 + ${KILLS:-100} * 4)) [mqtt]=$((60 + ${KILLS:-100} * 2)))
+declare -A takes=([history]=500 [store]=120 [environment]=250 [points]=250 [mutants]=1100 [analysis]=1220 [kafka]=$((120 + ${KILLS:-300} * 3)) [http]=$((60 + ${KILLS:-100} * 2)) [nats]=$((60 + ${KILLS:-100} * 2)) [redis]=$((60 + ${KILLS:-100} * 2)) [rabbitmq]=$((90 + ${KILLS:-100} * 4)) [mqtt]=$((60 + ${KILLS:-100} * 2)))
 read -ra mutants <<<"${MUTANTS:-}"
 [ ${#mutants[@]} = 0 ] || takes[mutants]=$((60 + 12 * ${#mutants[@]}))
 parts=${PARTS:-history store environment points mutants analysis kafka http nats redis rabbitmq mqtt}

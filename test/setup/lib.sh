@@ -63,12 +63,13 @@ idem_find_user()
 # PG* variables.  It runs in the work directory or in IDEM_CWD: the caller's
 # directory may be closed to the server user.  TAP tests drop LC_ALL,
 # so LANG gives their clusters the encoding UTF8, whatever the caller's locale is.
+# IDEM_PRELOAD is a library that the command and all its children load before any other.
 idem_as()
 {
 	local clean=(env --chdir="${IDEM_CWD:-$IDEM_WORK}" -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE -u PGPASSWORD
 		-u PGSERVICE -u PGOPTIONS -u PGSSLMODE -u PGPASSFILE -u MAKEFLAGS
 		-u MAKELEVEL -u MFLAGS -u LC_CTYPE -u LC_COLLATE LC_ALL=C LANG=C.UTF-8
-		HOME="$IDEM_WORK/home" TMPDIR="$IDEM_WORK/tmp")
+		HOME="$IDEM_WORK/home" TMPDIR="$IDEM_WORK/tmp" ${IDEM_PRELOAD:+LD_PRELOAD="$IDEM_PRELOAD"})
 
 	if [ "$(id -u)" = 0 ]; then
 		setpriv --reuid "$IDEM_USER" --regid "$(id -g "$IDEM_USER")" \
