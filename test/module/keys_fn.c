@@ -69,8 +69,15 @@ idem_test_keys_probed_fn(PG_FUNCTION_ARGS)
 
 	commands[0] = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	commands[1] = text_to_cstring(PG_GETARG_TEXT_PP(2));
-	idem_store_probe(store, PG_GETARG_UUID_P(0), &row);
-	commands[0] = commands[1] = NULL;
+	PG_TRY();
+	{
+		idem_store_probe(store, PG_GETARG_UUID_P(0), &row);
+	}
+	PG_FINALLY();
+	{
+		commands[0] = commands[1] = NULL;
+	}
+	PG_END_TRY();
 	idem_store_close(store);
 	PG_RETURN_INT32(row.turn);
 }
