@@ -6,8 +6,12 @@ CREATE SCHEMA t;
 CREATE FUNCTION t.try(command text, OUT state text, OUT message text, OUT detail text, OUT hint text) LANGUAGE plpgsql AS $$
 DECLARE
 	rows int;
+	part text;
 BEGIN
-	EXECUTE command;
+	-- One by one: after DECLARE CURSOR in the same string an assertion of the server fails.
+	FOREACH part IN ARRAY string_to_array(command, '; ') LOOP
+		EXECUTE part;
+	END LOOP;
 	GET DIAGNOSTICS rows = ROW_COUNT;
 	state := rows || ' rows';
 EXCEPTION WHEN OTHERS THEN
