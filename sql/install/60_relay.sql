@@ -16,7 +16,7 @@ COMMENT ON TYPE @extschema@.relay_on_dead IS
 
 CREATE TYPE @extschema@.parked_state AS ENUM ('retry', 'waiting', 'dead', 'in_flight');
 COMMENT ON TYPE @extschema@.parked_state IS
-    'retry: refused, to be tried again; waiting: behind a parked event of its aggregate; dead: given up; in_flight: sent, and without an answer while later events were accepted.';
+    'retry: refused, to be tried again; waiting: behind a parked event of its aggregate, or passed over while the target refuses all; dead: given up; in_flight: sent, and without an answer while later events were accepted.';
 
 CREATE TYPE @extschema@.relay_halt AS ENUM ('dead_letter', 'sink', 'max_lag_size', 'history');
 COMMENT ON TYPE @extschema@.relay_halt IS
@@ -195,7 +195,7 @@ CREATE TABLE idempotency_data.relay_parked (
         AND (payload IS NULL) <> (payload_bytes IS NULL))
 );
 COMMENT ON TABLE idempotency_data.relay_parked IS
-    'Events that a relay has taken out of the order of the outbox: to be retried, waiting behind a parked event or for a late answer, or dead. The rows are copies, so that the outbox can be emptied.';
+    'Events that a relay has taken out of the order of the outbox: to be retried, waiting behind a parked event, for the target to take any or for a late answer, or dead. The rows are copies, so that the outbox can be emptied.';
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_row IS
     'The position row of the repetition that is under way to a sink that stores positions: once the sink has stored this row, the event is delivered.';
 COMMENT ON COLUMN idempotency_data.relay_parked.batch_life IS
@@ -446,7 +446,7 @@ COMMENT ON COLUMN @extschema@.stat_relay.lag IS 'Age of the oldest event after t
 COMMENT ON COLUMN @extschema@.stat_relay.lag_bytes IS
     'What the outbox keeps for the relay: the size of the events after the position, or after the first one that waits in the outbox behind a refused event; an estimate beyond 1,000 events.';
 COMMENT ON COLUMN @extschema@.stat_relay.retrying IS
-    'Parked events that are neither dead nor in flight: refused and to be tried again, or waiting behind a parked event of their aggregate. Beyond about a hundred per aggregate they wait in the outbox, and lag_bytes counts them.';
+    'Parked events that are neither dead nor in flight: refused and to be tried again, or waiting, behind a parked event of their aggregate or for the target to take any. Beyond about a hundred per aggregate they wait in the outbox, and lag_bytes counts them.';
 COMMENT ON COLUMN @extschema@.stat_relay.oldest_waiting IS
     'When the oldest event was enqueued that is after the position, or parked and not dead; NULL if there is none.';
 COMMENT ON COLUMN @extschema@.stat_relay.delivered_at IS

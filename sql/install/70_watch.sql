@@ -57,28 +57,29 @@ COMMENT ON COLUMN @extschema@.stat_progress.pid IS
 -- into the query, as long as these are expressions and no argument is volatile.
 -- Here as in all scripts, a constant beside a numeric is one: to "numeric > int" a database
 -- has no best operator whose cast from numeric to int was made implicit.
+-- Their bodies are parsed here: in a body that is a string, names would be those of the caller's search_path.
 CREATE FUNCTION idempotency_data.short_number(n numeric) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN n < 10.0 AND n <> pg_catalog.trunc(n) THEN pg_catalog.round(n, 1)::text
-                      WHEN n < 99999.5 THEN pg_catalog.round(n)::text
-                      WHEN n < 99999500.0 THEN pg_catalog.round(n / 1000.0)::text || 'k'
-                      WHEN n < 99999500000.0 THEN pg_catalog.round(n / 1000000.0)::text || 'M'
-                      ELSE pg_catalog.round(n / 1000000000.0)::text || 'G' END $$;
+    RETURN CASE WHEN n < 10.0 AND n <> pg_catalog.trunc(n) THEN pg_catalog.round(n, 1)::text
+                WHEN n < 99999.5 THEN pg_catalog.round(n)::text
+                WHEN n < 99999500.0 THEN pg_catalog.round(n / 1000.0)::text || 'k'
+                WHEN n < 99999500000.0 THEN pg_catalog.round(n / 1000000.0)::text || 'M'
+                ELSE pg_catalog.round(n / 1000000000.0)::text || 'G' END;
 COMMENT ON FUNCTION idempotency_data.short_number(numeric) IS
     'A number for the view watch.';
 
 CREATE FUNCTION idempotency_data.short_time(t interval) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN t < '100 s' THEN GREATEST(EXTRACT(epoch FROM t)::bigint, 0)::text || ' s'
-                      WHEN t < '100 min' THEN (EXTRACT(epoch FROM t)::bigint / 60)::text || ' min'
-                      WHEN t < '100 h' THEN (EXTRACT(epoch FROM t)::bigint / 3600)::text || ' h'
-                      ELSE (EXTRACT(epoch FROM t)::bigint / 86400)::text || ' d' END $$;
+    RETURN CASE WHEN t < '100 s' THEN GREATEST(EXTRACT(epoch FROM t)::bigint, 0)::text || ' s'
+                WHEN t < '100 min' THEN (EXTRACT(epoch FROM t)::bigint / 60)::text || ' min'
+                WHEN t < '100 h' THEN (EXTRACT(epoch FROM t)::bigint / 3600)::text || ' h'
+                ELSE (EXTRACT(epoch FROM t)::bigint / 86400)::text || ' d' END;
 COMMENT ON FUNCTION idempotency_data.short_time(interval) IS
     'A length of time for the view watch.';
 
 CREATE FUNCTION idempotency_data.short_size(bytes bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    AS $$ SELECT CASE WHEN bytes < 10240 THEN bytes::text || ' B' ELSE pg_catalog.pg_size_pretty(bytes) END $$;
+    RETURN CASE WHEN bytes < 10240 THEN bytes::text || ' B' ELSE pg_catalog.pg_size_pretty(bytes) END;
 COMMENT ON FUNCTION idempotency_data.short_size(bigint) IS
     'A size for the view watch.';
 

@@ -28,7 +28,7 @@ sub sql
 }
 
 #
-# A receiver that answers a request as the file "status" says, of its path if there is one, and with 422, or for relay
+# A receiver that answers a request as the file "status" says, of its path if there is one, and with 422, or for relays
 # "asks" with 429, the events whose payload says so.  It notes "relay key number status".
 #
 sub answer
@@ -43,7 +43,7 @@ sub answer
 	my ($n, $relay, $bad, $key) = $request =~ m{"n": (\d+), "r": "(\w+)", "bad": (\w+), "key": "(\w+)"} or return;
 	my ($path) = $request =~ m{^POST /(\w*)};
 	my $status = slurp_file(-e "$dir/status.$relay$path" ? "$dir/status.$relay$path" : "$dir/status.$relay");
-	$status = $relay eq 'asks' ? 429 : 422 if $status == 200 && $bad eq 'true';
+	$status = $relay =~ /^asks/ ? 429 : 422 if $status == 200 && $bad eq 'true';
 	append_to_file("$dir/log.$relay", "$key $n $status\n");
 	my $wait = $status == 429 ? 'Retry-After: ' . ($relay eq 'asks' ? 5 : 1) . "\r\n" : '';
 	syswrite($client, "HTTP/1.1 $status told\r\n${wait}Content-Length: 0\r\nConnection: close\r\n\r\n");
@@ -273,6 +273,15 @@ enqueue_many('asks', 20);
 IdemRelay::wait_until('the others arrive', sub { accepted('asks') == 20 });
 cmp_ok(noted('asks') - 20, '<', 10, 'they do not wait for the one each');
 is(IdemRelay::stat($node, 'asks', 'dead'), '0', 'which is not dead');
+
+#
+# It asks for each of many keys, one after the other, and takes others behind them: a limit for each key is no rate.
+#
+create_relay('asks2', 'batch_events => 1000');
+sql(qq{SELECT count(idempotency.outbox_enqueue('asks2', CASE WHEN i <= 12 THEN 'hot' ELSE 'k' END || i, 'E',
+	jsonb_build_object('n', i, 'r', 'asks2', 'key', CASE WHEN i <= 12 THEN 'hot' ELSE 'k' END || i, 'bad', i <= 12))) FROM generate_series(1, 52) i});
+IdemRelay::wait_until('all others arrive', sub { accepted('asks2') == 40 });
+is(IdemRelay::stat($node, 'asks2', 'dead'), '0', 'and none is dead');
 
 #
 # One event that is refused, others that pass.

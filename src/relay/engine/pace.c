@@ -42,7 +42,7 @@
 
 #include "relay/engine/pace.h"
 
-#define LEAST_RATE 0.5
+#define LEAST_RATE 0.25
 #define MOST_RATE 10000.0
 
 /* The part that is left of a rate that was refused. */

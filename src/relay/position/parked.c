@@ -290,6 +290,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->state = state;
 	note->failed_at = failure ? GetCurrentTimestamp() : DT_NOBEGIN;
 	note->due = failure ? next_attempt(config, tries, failure) : DT_NOEND;
+	note->refused = tries->attempts + tries->deferrals > 0;
 	note->lone = failure && is_lone(failure);
 	note->asked = failure && failure->kind == IDEM_BLAME_ASKED;
 	note->lane = failure ? failure->lane : 0;
@@ -658,6 +659,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	note->state = dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY;
 	note->failed_at = GetCurrentTimestamp();
 	note->due = next_attempt(config, &tries, failure);
+	note->refused = tries.attempts + tries.deferrals > 0;
 	note->lone = tries.crashes > 0 || is_lone(failure);
 	note->asked = failure->kind == IDEM_BLAME_ASKED;
 	note->lane = failure->lane;

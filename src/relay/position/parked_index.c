@@ -443,7 +443,7 @@ idem_parked_was_refused(const IdemParkedIndex *index, int64 seq)
 {
 	ParkedEntry *entry = find_entry(index, seq);
 
-	return entry == NULL || entry->note.failed_at != DT_NOBEGIN;
+	return entry == NULL || entry->note.refused;
 }
 
 int
@@ -705,6 +705,13 @@ idem_parked_index_take(IdemParkedIndex *index, IdemParkedTaking *taking, int *n)
 	return notes;
 }
 
+/* When the event was refused last; DT_NOBEGIN: never. */
+static TimestampTz
+refused_at(const ParkedEntry *entry)
+{
+	return entry->note.refused ? entry->note.failed_at : DT_NOBEGIN;
+}
+
 bool
 idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_lane)
 {
@@ -724,9 +731,9 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 			continue;
 		first = dlist_head_element(ParkedEntry, node, &key->queue);
 		if ((first->note.asked && !is_sendable(first, now)) || (avoid_lane != 0 && first->note.lane == avoid_lane) ||
-			(best != NULL && first->note.failed_at > best->note.failed_at))
+			(best != NULL && refused_at(first) > refused_at(best)))
 			continue;
-		if (best != NULL && first->note.failed_at < best->note.failed_at)
+		if (best != NULL && refused_at(first) < refused_at(best))
 			equal = 0;
 		if (pg_prng_uint64_range(&pg_global_prng_state, 0, equal++) == 0)
 			best = first;
@@ -749,7 +756,7 @@ idem_parked_index_fresh_first(IdemParkedIndex *index)
 	{
 		ParkedKey  *key = dlist_container(ParkedKey, node, iter.cur);
 
-		if (dlist_head_element(ParkedEntry, node, &key->queue)->note.failed_at != DT_NOBEGIN)
+		if (dlist_head_element(ParkedEntry, node, &key->queue)->note.refused)
 			continue;
 		dlist_delete(iter.cur);
 		dlist_push_head(&fresh, iter.cur);

@@ -65,6 +65,9 @@ typedef struct IdemParkedNote
 								 * clock */
 	TimestampTz failed_at;		/* for RETRY: the time from which "due" was
 								 * computed */
+	bool		refused;		/* the target has said no to it, or not now:
+								 * "failed_at" alone may be of an event that
+								 * nobody answered */
 	bool		lone;			/* an attempt took the program or the server
 								 * down, or the time of others: try the event
 								 * alone */

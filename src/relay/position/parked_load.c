@@ -96,6 +96,7 @@ add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 	note.state = state_from_text(state);
 	note.due = time_or(tup, desc, 7, DT_NOEND);
 	note.failed_at = time_or(tup, desc, 8, DT_NOBEGIN);
+	note.refused = DatumGetBool(idem_spi_value(tup, desc, 12));
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
 	note.asked = DatumGetBool(idem_spi_value(tup, desc, 11));
 	if (index->hurries && DatumGetBool(idem_spi_value(tup, desc, 10)) && !note.asked)
@@ -316,7 +317,8 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, co
 	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
 					 " next_attempt_at, last_failed_at,"
 					 " crashes > 0 OR COALESCE(sqlstate = $2 OR (sqlstate = $5 AND attempts + deferrals > 0), false),"
-					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400', false)"
+					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400', false),"
+					 " COALESCE(attempts + deferrals > 0, false)"
 					 " FROM %s.relay_parked WHERE relay_id = $1"
 					 " AND (state <> 'dead' OR $3 OR NOT pg_catalog.pg_visible_in_snapshot(xid, $4)) ORDER BY seq",
 					 5, types, values, nulls);
