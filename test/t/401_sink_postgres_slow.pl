@@ -49,7 +49,7 @@ SELECT idempotency.relay_alter('r', max_attempts => 0, max_backoff => '1 s');
 SELECT idempotency.outbox_enqueue('o', CASE WHEN i < 3 THEN 'slow' || i ELSE 'k' || i END, 't', '{}') FROM generate_series(1, 100) i;
 END
 ok($node->poll_query_until('target', q{SELECT count(*) = 198 FROM app.got}), 'slow calls hold no other one back for long');
-is($node->safe_psql('postgres', q{SELECT string_agg(aggregate_id || ' ' || state, ', ' ORDER BY 1) FROM idempotency_data.relay_parked r JOIN (VALUES ('slow1'), ('slow2')) v(k) ON aggregate_id = k}),
+is($node->safe_psql('postgres', q{SELECT string_agg(aggregate_id || ' ' || state, ', ' ORDER BY aggregate_id) FROM idempotency_data.relay_parked r JOIN (VALUES ('slow1'), ('slow2')) v(k) ON aggregate_id = k}),
 	'slow1 retry, slow2 retry', 'and are tried again');
 
 $node->stop;

@@ -3,36 +3,33 @@
  * parked_index.c
  *		A worker's index of a relay's parked events: which of them can be sent.
  *
- * The parked events of a key are a queue in order of seq.  A key is in one of
- * these places:
+ * The parked events of a key are a queue in order of seq.  A key is in one of these places:
  *
  * - ready: its first event can be sent;
  * - in a heap by time: its first event is not due;
  * - held: the outbox has not been read past its first event;
  * - nowhere: events of the key are in flight, or a dead event blocks the key.
  *
- * So a selection costs as much as the events that it selects, whatever else is
- * parked.  With ordering "none" each event is a key of its own.
+ * So a selection costs as much as the events that it selects, whatever else is parked.  With
+ * ordering "none" each event is a key of its own.
  *
- * A key's events are taken as a run, from its first event on: one event at
- * first, and twice as many each time that all events of a run were accepted.  A
- * refused event ends the run.  The events behind it were sent for nothing;
- * these are never more than were accepted before.  So a long queue in which
- * every event is refused costs as many events as it holds, not its square.
+ * A key's events are taken as a run, from its first event on: one event at first, and twice as
+ * many each time that all events of a run were accepted.  A refused event ends the run.  The
+ * events behind it were sent for nothing; these are never more than were accepted before.  So a
+ * long queue in which every event is refused costs as many events as it holds, not its square.
  *
- * The tables are read (parked_load.c) when the worker or a program starts, when
- * the configuration changes (as operators' functions do), and after an error.  In
- * between the index follows what the worker writes.  A key without parked
- * events, whose later events wait in the outbox, is free: blocked.c reads these.
+ * The tables are read (parked_load.c) when the worker or a program starts, when the configuration
+ * changes (as operators' functions do), and after an error.  In between the index follows what the
+ * worker writes.  A key without parked events, whose later events wait in the outbox, is free:
+ * blocked.c reads these.
  *
- * Invariant: the index has an entry for each row that the worker knows, in
- * whatever state, but for dead events that block nothing and are not read again.
- * Another row that the index lacks was parked by an operator, and a message about
- * it is on its way.
+ * Invariant: the index has an entry for each row that the worker knows, in whatever state, but for
+ * dead events that block nothing and are not read again. Another row that the index lacks was
+ * parked by an operator, and a message about it is on its way.
  *
- * MEMORY: one context, reset by each load; about 200 bytes per event, and 250 per
- * key whose events wait in the outbox.  idempotency.max_parked bounds the events
- * that wait (blocked.c), and the number of all that are not dead (idem_parked_is_full).
+ * MEMORY: one context, reset by each load; about 200 bytes per event, and 250 per key whose events
+ * wait in the outbox.  idempotency.max_parked bounds the events that wait (blocked.c), and the
+ * number of all that are not dead (idem_parked_is_full).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -66,6 +63,9 @@
 
 /* An event that is due later than this is looked at again after this time. */
 #define MAX_WAIT_MS (3600 * 1000)
+
+/* When the event was refused last; DT_NOBEGIN: never. */
+#define REFUSED_AT(entry) ((entry)->note.refused ? (entry)->note.failed_at : DT_NOBEGIN)
 
 /* Where a key is. */
 typedef enum KeyPlace
@@ -705,13 +705,6 @@ idem_parked_index_take(IdemParkedIndex *index, IdemParkedTaking *taking, int *n)
 	return notes;
 }
 
-/* When the event was refused last; DT_NOBEGIN: never. */
-static TimestampTz
-refused_at(const ParkedEntry *entry)
-{
-	return entry->note.refused ? entry->note.failed_at : DT_NOBEGIN;
-}
-
 bool
 idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_lane)
 {
@@ -731,9 +724,9 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 			continue;
 		first = dlist_head_element(ParkedEntry, node, &key->queue);
 		if ((first->note.asked && !is_sendable(first, now)) || (avoid_lane != 0 && first->note.lane == avoid_lane) ||
-			(best != NULL && refused_at(first) > refused_at(best)))
+			(best != NULL && REFUSED_AT(first) > REFUSED_AT(best)))
 			continue;
-		if (best != NULL && refused_at(first) < refused_at(best))
+		if (best != NULL && REFUSED_AT(first) < REFUSED_AT(best))
 			equal = 0;
 		if (pg_prng_uint64_range(&pg_global_prng_state, 0, equal++) == 0)
 			best = first;
