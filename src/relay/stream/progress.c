@@ -170,18 +170,23 @@ persist_is_due(IdemStream *stream)
 	return stream->relay.walk.dirty;
 }
 
-void
-idem_progress_persist(IdemRelay *relay)
+static void
+write_settled(IdemStream *stream)
 {
-	IdemStream *stream = idem_stream(relay);
-
-	if (!persist_is_due(stream))
-		return;
 	idem_txn_begin();
 	idem_progress_append_settled(stream);
 	IDEM_FAULT_POINT("relay-persist");
 	idem_txn_commit(true);
 	idem_progress_forget_unwritten(stream);
+}
+
+void
+idem_progress_persist(IdemRelay *relay)
+{
+	IdemStream *stream = idem_stream(relay);
+
+	if (persist_is_due(stream))
+		write_settled(stream);
 }
 
 /*
@@ -191,13 +196,9 @@ idem_progress_persist(IdemRelay *relay)
 void
 idem_progress_persist_stored(IdemStream *stream)
 {
-	if (stream->phase != IDEM_STREAM_READY || !stream->relay.walk.sink_stores || stream->nbatches > 0 ||
-		!stream->relay.walk.dirty)
-		return;
-	idem_txn_begin();
-	idem_progress_append_settled(stream);
-	idem_txn_commit(true);
-	idem_progress_forget_unwritten(stream);
+	if (stream->phase == IDEM_STREAM_READY && stream->relay.walk.sink_stores && stream->nbatches == 0 &&
+		stream->relay.walk.dirty)
+		write_settled(stream);
 }
 
 void
