@@ -118,28 +118,42 @@ END
 IdemRelay::wait_until('another program looks', sub { hellos($first) > $looks });
 unlike(slurp_file($node->logfile, $log), qr/terminated by signal/, 'and no process dies of it');
 
-# Paused in the middle of a difference, and then to another target: nothing comes to both.
-my ($third, $fourth) = map { "$dir/$_.log" } qw(third fourth);
-IdemRelay::pytest_server($node, 'third', $third, position => 'on', hold => "$dir/hold");
-IdemRelay::pytest_server($node, 'fourth', $fourth, position => 'on');
-append_to_file("$dir/hold", '');
-$node->safe_psql('postgres', <<'END');
-SELECT idempotency.relay_create('moves', 'third', batch_events => 10, aggregate_types => '{moves}', start_at => 'latest');
-SELECT count(idempotency.outbox_enqueue('moves', 'k' || i, 'E', '{}')) FROM generate_series(1, 5000) i;
+# Paused or halted in the middle of a difference, and then to another target: nothing comes to both.
+# The sink holds the batch of its first refused event until the relay is told.
+sub moves
+{
+	my ($how, $on_dead, $act, $reached, $state) = @_;
+	my ($from, $to) = map { "$dir/${how}_$_.log" } qw(from to);
+
+	IdemRelay::pytest_server($node, "${how}_from", $from, position => 'on', reject_type => 'Bad', hold => "$dir/$how");
+	IdemRelay::pytest_server($node, "${how}_to", $to, position => 'on');
+	append_to_file("$dir/$how", '');
+	$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_create('$how', '${how}_from', batch_events => 10, aggregate_types => '{$how}', start_at => 'latest', max_attempts => 1,
+	on_dead => '$on_dead', max_lag_size => '3 MB');
+SELECT count(idempotency.outbox_enqueue('$how', 'k' || i, CASE WHEN i = 100 THEN 'Bad' ELSE 'E' END, '{}')) FROM generate_series(1, 5000) i;
 END
-IdemTest::wait_for($node, q{SELECT state = 'streaming' AND waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'moves'});
-$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('moves')});
-unlink "$dir/hold" or die "could not unlink: $!";
-IdemRelay::wait_state($node, 'moves', 'paused');
-my $before = scalar(IdemRelay::acked($third));
-cmp_ok($before, '>', 0, 'what was in flight at the pause is there');
-cmp_ok($before, '<', 5000, 'and that is not all');
-$node->safe_psql('postgres', q{SELECT idempotency.relay_alter('moves', server => 'fourth'), idempotency.relay_resume('moves')});
-IdemRelay::wait_received($fourth, 5000 - $before);
-IdemTest::wait_for($node, q{SELECT lag_events = 0 AND waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = 'moves'});
-my %came;
-$came{ $_->{aggregate_id} }++ foreach map { IdemRelay::acked($_) } $third, $fourth;
-is(scalar(grep { $came{$_} > 1 } keys %came) . ' ' . keys %came, '0 5000', 'each once, at one of the two targets');
+	IdemRelay::wait_until('a batch is held', sub { scalar grep { exists $_->{held} } IdemRelay::received($from) });
+	$node->safe_psql('postgres', $act) if $act;
+	IdemTest::wait_for($node, qq{SELECT $reached FROM idempotency_data.relays WHERE relay = '$how'});
+	unlink "$dir/$how" or die "could not unlink: $!";
+	IdemRelay::wait_state($node, $how, $state);
+	my $before = scalar(IdemRelay::acked($from));
+	cmp_ok($before, '>=', 99, "$how: what was in flight is there");
+	cmp_ok($before, '<', 4999, "$how: and that is not all");
+	$node->safe_psql('postgres', qq{SELECT idempotency.relay_alter('$how', server => '${how}_to', max_lag_size => '0'), idempotency.relay_resume('$how')});
+	IdemTest::wait_for($node, qq{SELECT lag_events = 0 AND waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = '$how'});
+	my %came;
+	$came{ $_->{aggregate_id} }++ foreach map { IdemRelay::acked($_) } $from, $to;
+	is(join(' ', scalar(grep { $came{$_} > 1 } keys %came), scalar(keys %came)),
+		'0 ' . ($how eq 'lags' ? 5009 : 4999), "$how: each once, at one of the two targets");
+	return;
+}
+
+moves('pauses', 'skip', q{SELECT idempotency.relay_pause('pauses')}, 'paused', 'paused');
+moves('lags', 'skip', q{SELECT count(idempotency.outbox_enqueue('lags', 'big' || i, 'E', to_jsonb(
+	(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 20000) j)))) FROM generate_series(1, 10) i}, q{halted = 'max_lag_size'}, 'halted');
+moves('dies', 'stop', undef, q{halted = 'dead_letter'}, 'halted');
 
 $node->stop;
 done_testing();

@@ -214,11 +214,12 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 	/*
 	 * An operator who acts on a relay may have set its target back, of which
 	 * nothing tells the program: a new one compares the stored position.  A
-	 * paused relay settles first (hold).
+	 * paused or halted relay settles first (hold).
 	 */
 	if (!change->same_sink ||
 		(change->acted && (relay->stopped ||
-						   (relay->walk.sink_stores && stream->phase == IDEM_STREAM_READY && !relay->config->paused))))
+						   (relay->walk.sink_stores && stream->phase == IDEM_STREAM_READY &&
+							!relay->config->paused && relay->config->halted == IDEM_HALT_NOT))))
 		idem_stream_dismiss(stream);
 	if (!change->same_sink)
 		stream->found.is_set = stream->proven = false;
