@@ -43,10 +43,10 @@
  * 6, and one of each event whose evidence is older than that.
  *
  * For rule 1 the newest acceptance, and the newest on another key, suffice: they
- * tell for each key when another key's event was accepted last.  The number of
- * an event's previous refusal stands at a place that its key shares with others.
- * It can be too high, and then evidence is lacking that there was; never too
- * low.
+ * tell for each key when another key's event was accepted last.  The caller knows the number of
+ * an event's previous refusal, or of when the target asked it to wait.  If it has forgotten
+ * (parked events are read again), the number stands at a place that the event's key shares with others:
+ * it can be too high, and then evidence is lacking that there was; never too low.
  *
  * A crash of the server forgets all this: the next refusal of an event does not
  * count, unless it is alone.
@@ -117,17 +117,24 @@ mark_of(IdemBlame *blame, uint64 key)
 	return &blame->marks[key % IDEM_BLAME_MARKS];
 }
 
+/* The number of the event's previous refusal; 0: it is not known. */
+static int64
+previous_of(IdemBlame *blame, const IdemBlameVerdict *v)
+{
+	return v->previous != 0 ? v->previous : *mark_of(blame, v->key);
+}
+
 /* Rule 1. */
 static bool
 has_evidence(IdemBlame *blame, const IdemBlameVerdict *v)
 {
 	const IdemBlameLane *lane = lane_of(blame, v->lane);
 	int64		accepted = newest_of_others(&lane->accepted, v->key);
-	int64		mark = *mark_of(blame, v->key);
+	int64		previous = previous_of(blame, v);
 
 	if (v->first)
 		return accepted > newest_of_others(&lane->refused, v->key);
-	return mark != 0 && accepted > mark;
+	return previous != 0 && accepted > previous;
 }
 
 /* The lane is up: its row has ended. */
@@ -231,16 +238,15 @@ static void
 ask(IdemBlame *blame, const IdemBlameVerdict *v)
 {
 	IdemBlameLane *lane = lane_of(blame, v->lane);
-	int64	   *asked = &blame->asked[v->key % IDEM_BLAME_MARKS];
 
-	if ((v->first || newest_of_others(&lane->accepted, v->key) <= *asked) &&
+	if ((v->first || newest_of_others(&lane->accepted, v->key) <= previous_of(blame, v)) &&
 		(v->lane == 0 || lane->asked_at == 0 || newest_of_others(&blame->lanes_accepted, v->lane) <= lane->asked_at))
 	{
 		blame->whole.asked = true;
 		blame->whole.asks = Min(blame->whole.asks + 1, MAX_ROW);
 		blame->whole.window = 1;
 	}
-	*asked = lane->asked_at = ++blame->verdicts;
+	*mark_of(blame, v->key) = lane->asked_at = ++blame->verdicts;
 }
 
 bool

@@ -62,6 +62,8 @@ typedef struct IdemBlameVerdict
 	int			lane;			/* of its destination; 0: it has no name */
 	uint64		key;			/* hash of the event's key */
 	bool		first;			/* the event was never refused before */
+	int64		previous;		/* number of the event's previous refusal; 0:
+								 * it is not known */
 	bool		names_time;		/* RETRY: the target says when to try again */
 	int			keys;			/* different keys of the events that could be
 								 * sent now, this event's included; as many as
@@ -128,8 +130,6 @@ typedef struct IdemBlame
 	int			nnamed;
 	int64		marks[IDEM_BLAME_MARKS];	/* by key: number of the last
 											 * refusal; 0: none is known */
-	int64		asked[IDEM_BLAME_MARKS];	/* the same, of the last time that
-											 * the target asked to wait */
 } IdemBlame;
 
 /*
@@ -137,7 +137,10 @@ typedef struct IdemBlame
  */
 extern int	idem_blame_lane(IdemBlame *blame, MemoryContext cxt, uint64 destination);
 
-/* Take a verdict.  Does it count against the event? */
+/*
+ * Take a verdict.  Does it count against the event?  A refusal's number is "verdicts"
+ * afterwards: the caller keeps it with the event, as "previous" of the next one.
+ */
 extern bool idem_blame_judge(IdemBlame *blame, const IdemBlameVerdict *verdict);
 
 /* A new program is ready: an answer, too. */

@@ -52,7 +52,11 @@ typedef struct World
 	int			began;			/* first verdict that is remembered: those
 								 * before came before a restart */
 	int		   *refused;		/* per key: index of its event's previous
-								 * refusal; -1: none */
+								 * refusal, or of when it was asked to wait;
+								 * -1: none */
+	int64	   *previous;		/* per key: the number that the library gave
+								 * that; 0: forgotten */
+	bool		exact;			/* they are forgotten only with the library's */
 	int			fell;			/* index of the verdict at the last find */
 	bool		ready;			/* a program was ready since then */
 	int			closings;		/* of the breaker, until the target has
@@ -262,7 +266,8 @@ try_event(World * w, int key, IdemBlameKind kind, int keys)
 {
 	int			name = lane_of_key(w, key);
 	int			lane = name == 0 ? 0 : idem_blame_lane(&w->blame, CurrentMemoryContext, hash_of(name));
-	IdemBlameVerdict v = {.kind = kind, .lane = lane, .key = hash_of(key), .first = w->refused[key] < 0, .keys = keys};
+	IdemBlameVerdict v = {.kind = kind, .lane = lane, .key = hash_of(key), .first = w->refused[key] < 0,
+	.previous = w->previous[key], .keys = keys};
 	bool		was_open = w->blame.whole.open;
 	bool		was_held = idem_blame_holds(&w->blame);
 	bool		lane_was_open = lane > 0 && is_open(w, lane);
@@ -277,8 +282,11 @@ try_event(World * w, int key, IdemBlameKind kind, int keys)
 	w->counted += counts;
 	count_closings(w, kind, was_held, was_open);
 
-	/* Keys that share a place may lack evidence, and never have too much. */
-	if (w->nkeys <= IDEM_BLAME_MARKS ? counts != wanted : counts && !wanted)
+	/*
+	 * Keys that share a place may lack evidence, and never have too much, as
+	 * long as nobody knows the number of the event's previous refusal.
+	 */
+	if (w->nkeys <= IDEM_BLAME_MARKS || (w->exact && (w->refused[key] < 0 || w->refused[key] >= w->began)) ? counts != wanted : counts && !wanted)
 		w->wrong++;
 	if (w->blame.whole.open != must_be_open(w, 0, was_open, &v) ||
 		(lane > 0 && is_open(w, lane) != must_be_open(w, name, lane_was_open, &v)))
@@ -290,10 +298,16 @@ try_event(World * w, int key, IdemBlameKind kind, int keys)
 		w->fell = w->n - 1;
 		w->ready = false;
 	}
-	if (is_refusal(kind))
+	if (is_refusal(kind) || kind == IDEM_BLAME_ASKED)
+	{
 		w->refused[key] = w->n - 1;
+		w->previous[key] = w->exact ? w->blame.verdicts : 0;
+	}
 	if (kind == IDEM_BLAME_ACCEPTED || kind == IDEM_BLAME_IMPOSSIBLE)
+	{
 		w->refused[key] = -1;
+		w->previous[key] = 0;
+	}
 }
 
 /* A crash of the server: the relay forgets, the events have been refused all the same. */
@@ -302,6 +316,7 @@ forget(World * w)
 {
 	memset(&w->blame, 0, sizeof(w->blame));
 	memset(w->known, 0, sizeof(bool) * (w->nlanes + 1));
+	memset(w->previous, 0, sizeof(int64) * w->nkeys);
 	w->began = w->n;
 	w->closings = w->passed = 0;
 	w->fell = w->n - 1;
@@ -309,7 +324,7 @@ forget(World * w)
 }
 
 /*
- * test_blame(seed, steps, keys, bad keys, lanes, OUT counted, OUT opened, OUT alone, OUT wrong)
+ * test_blame(seed, steps, keys, bad keys, lanes, exact, OUT counted, OUT opened, OUT alone, OUT wrong)
  *
  * The last lane, of several, is down by itself in one mood of the target.
  */
@@ -320,13 +335,14 @@ idem_test_blame_fn(PG_FUNCTION_ARGS)
 	int			bad = PG_GETARG_INT32(3);
 	int			mood = 0;
 	int			calm_until = 0;
-	World		w = {.random = PG_GETARG_INT32(0), .nkeys = PG_GETARG_INT32(2), .nlanes = PG_GETARG_INT32(4), .fell = -1};
+	World		w = {.random = PG_GETARG_INT32(0), .nkeys = PG_GETARG_INT32(2), .nlanes = PG_GETARG_INT32(4), .exact = PG_GETARG_BOOL(5), .fell = -1};
 	TupleDesc	desc;
 	Datum		values[4];
 	bool		nulls[4] = {false, false, false, false};
 
 	w.past = palloc(sizeof(Past) * steps);
 	w.refused = palloc(sizeof(int) * w.nkeys);
+	w.previous = palloc0(sizeof(int64) * w.nkeys);
 	w.known = palloc0(sizeof(bool) * (w.nlanes + 1));
 	for (int i = 0; i < w.nkeys; i++)
 		w.refused[i] = -1;

@@ -164,6 +164,44 @@ is(acked($file), '', 'stop: nothing is sent');
 $node->safe_psql('postgres', "SELECT idempotency.relay_resume('stop')");
 IdemRelay::wait_received($file, 1);
 
+# Many are refused at a time: each is dead at its third refusal that counts, and not later.  Which
+# these are the sink's log tells: it has all answers in their order.
+$file = relay('third', 'max_attempts => 3', reject_type => 'Bad');
+enqueue('third', map { ("bad$_:Bad", "good$_:Good") } 1 .. 150);
+for (my $n = 0; IdemRelay::stat($node, 'third', 'dead') < 150; $n++)
+{
+	BAIL_OUT('they do not become dead letters') if $n > 2000;
+	enqueue('third', "more$n:Good", "again$n:Good");
+	IdemRelay::wait_until('these are there', sub { scalar(grep { $_->{aggregate_id} eq "again$n" } IdemRelay::acked($file)) });
+}
+my ($at, $late) = (0, 0);
+my (%counted, %refused_at, %newest);
+# When an event of another key was answered so last.
+sub answered_others
+{
+	my ($kind, $key) = @_;
+	my $newest = $newest{$kind} // return 0;
+
+	return $newest->{key} eq $key ? $newest->{other} : $newest->{at};
+}
+foreach my $answer (grep { ($_->{outcome} // '') =~ /^(?:acked|rejected)$/ } IdemRelay::received($file))
+{
+	my ($key, $kind) = ($answer->{aggregate_id}, $answer->{outcome});
+	my $newest = $newest{$kind} //= { key => $key, at => 0, other => 0 };
+
+	$at++;
+	if ($kind eq 'rejected')
+	{
+		$late++ if ($counted{$key} // 0) == 3;
+		$counted{$key}++ if answered_others('acked', $key) > ($refused_at{$key} // answered_others('rejected', $key));
+		$refused_at{$key} = $at;
+	}
+	$newest->{other} = $newest->{at} if $newest->{key} ne $key;
+	$newest->{key} = $key;
+	$newest->{at} = $at;
+}
+is(join(' ', scalar(keys %counted), scalar(grep { $_ != 3 } values %counted), $late), '150 0 0', 'many at a time: each is dead after three refusals that count');
+
 # A sink that dies of one event: the others arrive, that one is parked.
 $file = relay('crash', 'max_attempts => 2', crash_type => 'Killer');
 enqueue('crash', (map { "k$_:Good" } 1 .. 20), 'x:Killer', 'x:After', (map { "l$_:Good" } 1 .. 20));

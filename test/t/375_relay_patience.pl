@@ -283,6 +283,13 @@ sql(qq{SELECT count(idempotency.outbox_enqueue('asks2', CASE WHEN i <= 12 THEN '
 IdemRelay::wait_until('all others arrive', sub { accepted('asks2') == 40 });
 is(IdemRelay::stat($node, 'asks2', 'dead'), '0', 'and none is dead');
 
+# Of many more, no other event waits for one of them each.
+create_relay('asks3', 'batch_events => 1000');
+sql(qq{SELECT count(idempotency.outbox_enqueue('asks3', CASE WHEN i <= 60 THEN 'hot' ELSE 'k' END || i, 'E',
+	jsonb_build_object('n', i, 'r', 'asks3', 'key', CASE WHEN i <= 60 THEN 'hot' ELSE 'k' END || i, 'bad', i <= 60))) FROM generate_series(1, 800) i});
+IdemRelay::wait_until('half of the others arrive', sub { accepted('asks3') >= 370 });
+cmp_ok(scalar(grep { / 429$/ } noted('asks3')), '<', 185, 'they do not wait for one of the many each');
+
 #
 # One event that is refused, others that pass.
 #

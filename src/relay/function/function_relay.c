@@ -157,8 +157,9 @@ judge(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, IdemHa
 		verdict.kind = IDEM_BLAME_ACCEPTED;
 	else if (courier->log_empty)
 		verdict.keys = idem_parked_keys(courier->parked, keys, 1, IDEM_BLAME_KEYS);
-	verdict.first = parked_id == 0 || !idem_parked_was_refused(courier->parked, ev->seq);
+	verdict.first = parked_id == 0 || !idem_parked_was_refused(courier->parked, ev->seq, &verdict.previous);
 	failure->counts = idem_blame_judge(&courier->blame, &verdict);
+	failure->verdict = verdict.kind == IDEM_BLAME_NOTHING ? verdict.previous : courier->blame.verdicts;
 	failure->backs_off |= !failure->counts && failure->kind != IDEM_BLAME_NOTHING;
 }
 
@@ -452,7 +453,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
 		courier->relay.blame = courier->blame;
 		if (courier->has_tried && idem_engine_judged(&courier->relay, 0))
-			courier->parked->hurries = courier->parked_dirty = true;
+			idem_parked_index_hurry_all(courier->parked);
 
 		/* A commit without a verdict ends no outage of the handler. */
 		if (courier->relay.blame.whole.open)

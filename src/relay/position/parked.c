@@ -293,7 +293,9 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->refused = tries->attempts + tries->deferrals > 0;
 	note->lone = failure && is_lone(failure);
 	note->asked = failure && failure->kind == IDEM_BLAME_ASKED;
+	note->deferred = tries->deferrals > 0;
 	note->lane = failure ? failure->lane : 0;
+	note->verdict = failure ? failure->verdict : 0;
 	values[0] = Int32GetDatum(config->relay_id);
 	values[1] = CStringGetTextDatum(idem_parked_states[state]);
 	values[2] = Int32GetDatum(tries->attempts);
@@ -662,7 +664,9 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	note->refused = tries.attempts + tries.deferrals > 0;
 	note->lone = tries.crashes > 0 || is_lone(failure);
 	note->asked = failure->kind == IDEM_BLAME_ASKED;
+	note->deferred = tries.deferrals > 0;
 	note->lane = failure->lane;
+	note->verdict = failure->verdict;
 	values[0] = Int64GetDatum(parked_id);
 	values[1] = Int32GetDatum(tries.crashes);
 	values[2] = BoolGetDatum(dead);

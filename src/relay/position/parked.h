@@ -47,6 +47,8 @@ typedef struct IdemFailure
 	IdemBlameKind kind;			/* what was said, where a relay has to judge
 								 * whether it counts */
 	int			lane;			/* of the event's destination (blame.h) */
+	int64		verdict;		/* its number, if it is a refusal; 0: it is
+								 * none, or not known */
 	bool		counts;			/* the failure counts as an attempt */
 	int			retry_after_ms; /* try again no sooner than after this time;
 								 * 0: as the backoff says */

@@ -40,23 +40,15 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_type.h"
 #include "common/pg_prng.h"
-#include "executor/spi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
-#include "utils/xid8.h"
 
 #include "relay/blame.h"
 #include "relay/position/parked_index.h"
 #include "relay/position/position.h"
-#include "shared/catalog.h"
 #include "shared/clock.h"
-#include "shared/error.h"
-#include "shared/spi.h"
 
 /* A run is never longer than the largest batch. */
 #define MAX_WINDOW 10000
@@ -103,20 +95,6 @@ typedef struct ParkedEntry
 	dlist_node	node;			/* in the key's queue */
 } ParkedEntry;
 
-IdemParkedIndex *
-idem_parked_index_create(MemoryContext parent)
-{
-	MemoryContext cxt = AllocSetContextCreate(parent, "parked events",
-											  ALLOCSET_DEFAULT_SIZES);
-	IdemParkedIndex *index = MemoryContextAllocZero(parent, sizeof(*index));
-
-	index->cxt = cxt;
-	dlist_init(&index->ready);
-	dlist_init(&index->held);
-	dlist_init(&index->free_keys);
-	return index;
-}
-
 static HTAB *
 make_table(MemoryContext cxt, const char *name, Size keysize, Size entrysize)
 {
@@ -158,13 +136,11 @@ idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfig *config)
 	dlist_init(&index->held);
 	dlist_init(&index->free_keys);
 	index->newest = NULL;
-	index->refill_waits = false;
+	index->refill_waits = index->stale = false;
 	if (index->reader != NULL)
 		idem_reader_reset(index->reader);
 	memset(index->counts, 0, sizeof(index->counts));
-	index->total = index->dead_loaded = 0;
-	index->more = index->suspects = 0;
-	index->stale = false;
+	index->total = index->dead_loaded = index->more = index->suspects = 0;
 	index->looked_at = GetCurrentTimestamp();
 	index->by_key = config->ordering == IDEM_ORDERING_KEY;
 	index->dead_blocks = config->on_dead != IDEM_ON_DEAD_SKIP;
@@ -256,8 +232,7 @@ end_run(IdemParkedIndex *index, ParkedKey *key)
 {
 	key->window = key->failed ? 1 : Min(2 * key->window, MAX_WINDOW);
 	key->failed = false;
-	if (key->more)
-		index->more--;
+	index->more -= key->more;
 	key->more = false;
 	find_place(index, key, GetCurrentTimestamp());
 }
@@ -439,10 +414,11 @@ idem_parked_after(const IdemParkedIndex *index, uint64 hash, const IdemPosition 
 }
 
 bool
-idem_parked_was_refused(const IdemParkedIndex *index, int64 seq)
+idem_parked_was_refused(const IdemParkedIndex *index, int64 seq, int64 *verdict)
 {
 	ParkedEntry *entry = find_entry(index, seq);
 
+	*verdict = entry == NULL ? 0 : entry->note.verdict;
 	return entry == NULL || entry->note.refused;
 }
 
@@ -560,6 +536,21 @@ idem_parked_index_retake(IdemParkedIndex *index, int64 seq)
 	leave_place(index, entry->key);
 }
 
+/* Find the place of each key that is not due, or was not. */
+static void
+look_at_all(IdemParkedIndex *index, TimestampTz now)
+{
+	HASH_SEQ_STATUS status;
+	ParkedKey  *key;
+
+	hash_seq_init(&status, index->keys);
+	while ((key = hash_seq_search(&status)) != NULL)
+	{
+		if (key->place == PLACE_DUE)
+			find_place(index, key, now);
+	}
+}
+
 /*
  * Make the keys whose time has come ready.  If the clock was set back, look at
  * all keys.
@@ -567,24 +558,13 @@ idem_parked_index_retake(IdemParkedIndex *index, int64 seq)
 static void
 ripen(IdemParkedIndex *index, TimestampTz now)
 {
-	bool		set_back = now < index->looked_at;
 	pairingheap *heap = index->due;
 
 	if (heap == NULL)
 		return;
+	if (now < index->looked_at)
+		look_at_all(index, now);
 	index->looked_at = now;
-	if (set_back)
-	{
-		HASH_SEQ_STATUS seq;
-		ParkedKey  *key;
-
-		hash_seq_init(&seq, index->keys);
-		while ((key = hash_seq_search(&seq)) != NULL)
-		{
-			if (key->place == PLACE_DUE)
-				find_place(index, key, now);
-		}
-	}
 	while (!pairingheap_is_empty(heap))
 	{
 		ParkedKey  *key = pairingheap_container(ParkedKey, heap_node, pairingheap_first(heap));
@@ -739,11 +719,13 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 	return true;
 }
 
-void
-idem_parked_index_fresh_first(IdemParkedIndex *index)
+/* Of the ready keys those come first whose event was never refused, from any on: the first may all be bad. */
+static void
+fresh_first(IdemParkedIndex *index)
 {
 	dlist_head	fresh = DLIST_STATIC_INIT(fresh);
 	dlist_mutable_iter iter;
+	int64		n = 0;
 
 	dlist_foreach_modify(iter, &index->ready)
 	{
@@ -753,9 +735,32 @@ idem_parked_index_fresh_first(IdemParkedIndex *index)
 			continue;
 		dlist_delete(iter.cur);
 		dlist_push_head(&fresh, iter.cur);
+		n++;
 	}
+	for (n = n == 0 ? 0 : pg_prng_uint64_range(&pg_global_prng_state, 1, n); n > 0; n--)
+		dlist_push_tail(&fresh, dlist_pop_head_node(&fresh));
 	while (!dlist_is_empty(&fresh))
 		dlist_push_head(&index->ready, dlist_pop_head_node(&fresh));
+}
+
+/* The heap has a due time of its own for each key, so events may change theirs. */
+void
+idem_parked_index_hurry_all(IdemParkedIndex *index)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS status;
+	ParkedEntry *entry;
+
+	if (index->entries == NULL)
+		return;
+	hash_seq_init(&status, index->entries);
+	while ((entry = hash_seq_search(&status)) != NULL)
+	{
+		if (entry->note.deferred && !entry->note.asked)
+			entry->note.due = Min(entry->note.due, now);
+	}
+	look_at_all(index, now);
+	fresh_first(index);
 }
 
 void
@@ -776,12 +781,6 @@ idem_parked_index_is_due(IdemParkedIndex *index)
 {
 	ripen(index, GetCurrentTimestamp());
 	return !dlist_is_empty(&index->ready) || idem_parked_wants_refill(index);
-}
-
-bool
-idem_parked_index_wants_turn(IdemParkedIndex *index)
-{
-	return index->more > 0 || idem_parked_index_is_due(index);
 }
 
 IdemClock

@@ -72,8 +72,11 @@ typedef struct IdemParkedNote
 								 * down, or the time of others: try the event
 								 * alone */
 	bool		asked;			/* the target asked to wait until "due" */
+	bool		deferred;		/* its last refusal did not count */
 	int			lane;			/* of its destination (blame.h); 0: none, or
 								 * not known since the index was loaded */
+	int64		verdict;		/* number of its last refusal (blame.h); 0:
+								 * none, or not known since then */
 } IdemParkedNote;
 
 /*
@@ -122,8 +125,6 @@ typedef struct IdemParkedIndex
 								 * in flight when the server went down; set
 								 * before a load */
 	int			suspects;		/* such events that are still to be tried */
-	bool		hurries;		/* the next load lets events be due at once
-								 * whose last refusal did not count */
 	bool		stale;			/* the table has a row that the index lacks:
 								 * load the index */
 	int			more;			/* keys with events in flight and more behind */
@@ -155,9 +156,6 @@ extern IdemParkedIndex *idem_parked_index_create(MemoryContext parent);
  */
 extern void idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfig *config);
 extern void idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash);
-
-/* Of the keys whose first event can be sent, let those come first whose event was never refused. */
-extern void idem_parked_index_fresh_first(IdemParkedIndex *index);
 
 /*
  * Read the tables again, in a transaction.  Afterwards no event counts as taken.  passed:
@@ -196,10 +194,10 @@ idem_parked_blocked_key(const IdemParkedIndex *index, uint64 hash)
 
 /*
  * ..._was_refused: has the parked event
- * been refused before?  ..._keys: add the keys whose events can be sent, now or later, to
+ * been refused before, and what was that refusal's number?  ..._keys: add the keys whose events can be sent, now or later, to
  * the n keys that are there; returns their number, at most "most".
  */
-extern bool idem_parked_was_refused(const IdemParkedIndex *index, int64 seq);
+extern bool idem_parked_was_refused(const IdemParkedIndex *index, int64 seq, int64 *verdict);
 extern int	idem_parked_keys(const IdemParkedIndex *index, uint64 *keys, int n, int most);
 
 extern bool idem_parked_has_seq(const IdemParkedIndex *index, int64 seq);
@@ -268,7 +266,12 @@ idem_parked_wants_refill(const IdemParkedIndex *index)
  * the events in flight are settled?
  */
 extern bool idem_parked_index_is_due(IdemParkedIndex *index);
-extern bool idem_parked_index_wants_turn(IdemParkedIndex *index);
+
+static inline bool
+idem_parked_index_wants_turn(IdemParkedIndex *index)
+{
+	return index->more > 0 || idem_parked_index_is_due(index);
+}
 
 /* When an event can be taken: 1 if now, 0 if time alone does not make it so. */
 extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
@@ -280,6 +283,12 @@ extern IdemClock idem_parked_index_next(IdemParkedIndex *index);
  * False if there is none.
  */
 extern bool idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_lane);
+
+/*
+ * Let all events be due whose last refusal did not count, but for those that were asked to
+ * wait; what was never refused comes first.
+ */
+extern void idem_parked_index_hurry_all(IdemParkedIndex *index);
 
 /*
  * The outbox has been read on: ask "may" again about the events that it had not

@@ -37,6 +37,20 @@
 
 const char *const idem_parked_states[IDEM_PARKED_STATES] = {"retry", "waiting", "dead", "in_flight"};
 
+IdemParkedIndex *
+idem_parked_index_create(MemoryContext parent)
+{
+	MemoryContext cxt = AllocSetContextCreate(parent, "parked events",
+											  ALLOCSET_DEFAULT_SIZES);
+	IdemParkedIndex *index = MemoryContextAllocZero(parent, sizeof(*index));
+
+	index->cxt = cxt;
+	dlist_init(&index->ready);
+	dlist_init(&index->held);
+	dlist_init(&index->free_keys);
+	return index;
+}
+
 static IdemParkedState
 state_from_text(const char *state)
 {
@@ -99,8 +113,7 @@ add_row(IdemParkedIndex *index, HeapTuple tup, TupleDesc desc)
 	note.refused = DatumGetBool(idem_spi_value(tup, desc, 12));
 	note.lone = DatumGetBool(idem_spi_value(tup, desc, 9));
 	note.asked = DatumGetBool(idem_spi_value(tup, desc, 11));
-	if (index->hurries && DatumGetBool(idem_spi_value(tup, desc, 10)) && !note.asked)
-		note.due = index->looked_at;
+	note.deferred = DatumGetBool(idem_spi_value(tup, desc, 10));
 	index->dead_loaded += note.state == IDEM_PARKED_DEAD;
 	idem_parked_index_add(index, &note, idem_parked_key_hash(type, id));
 	pfree(unconstify(char *, type.data));
@@ -329,9 +342,4 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, co
 	}
 	SPI_finish();
 	free_keys(index);
-
-	/* Those that were refused may all be bad. */
-	if (index->hurries)
-		idem_parked_index_fresh_first(index);
-	index->hurries = false;
 }

@@ -91,10 +91,11 @@ idem_settle_judge(IdemStream *stream, const IdemSentEvent *flight, const IdemFai
 {
 	IdemFailure failure = *answer;
 	IdemBlameVerdict verdict = {.kind = failure.kind, .lane = flight->lane, .key = flight->key, .keys = keys,
-		.names_time = failure.kind == IDEM_BLAME_RETRY && failure.retry_after_ms > 0,
-	.first = flight->parked_id == 0 || !idem_parked_was_refused(stream->parked, flight->seq)};
+	.names_time = failure.kind == IDEM_BLAME_RETRY && failure.retry_after_ms > 0};
 
+	verdict.first = flight->parked_id == 0 || !idem_parked_was_refused(stream->parked, flight->seq, &verdict.previous);
 	failure.counts = idem_blame_judge(&stream->relay.blame, &verdict);
+	failure.verdict = verdict.kind == IDEM_BLAME_NOTHING ? verdict.previous : stream->relay.blame.verdicts;
 	note_pace(stream, &verdict, failure.retry_after_ms);
 	failure.backs_off = !failure.counts && failure.kind != IDEM_BLAME_NOTHING;
 

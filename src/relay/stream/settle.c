@@ -277,7 +277,7 @@ on_progress(Settling *s, bool whole)
 
 	idem_engine_progressed(&stream->relay, s->acked > 0, whole);
 	if (idem_engine_judged(&stream->relay, s->wait_ms))
-		stream->parked->hurries = stream->parked_dirty = true;
+		idem_parked_index_hurry_all(stream->parked);
 	idem_report_counts(stream->relay.entry, s->acked, s->repeated);
 }
 

@@ -130,7 +130,7 @@ on_batch_done(IdemStream *stream, const IdemBatch *batch)
 			wait_ms = Max(wait_ms, batch->failures[i].retry_after_ms);
 	}
 	if (idem_engine_judged(&stream->relay, wait_ms))
-		stream->parked->hurries = stream->parked_dirty = true;
+		idem_parked_index_hurry_all(stream->parked);
 	if (batch->repeats && batch->nonacks == 0)
 		stream->few_repeats = false;
 	idem_hunt_settled(&stream->hunt, batch->n);
