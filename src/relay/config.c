@@ -376,6 +376,7 @@ idem_relay_forget(int relay_id, bool with_row)
 	Datum		values[2] = {Int32GetDatum(relay_id), BoolGetDatum(with_row)};
 
 	SPI_connect();
+	idem_spi_run_latest("SELECT FROM %s.relays WHERE relay_id = $1 FOR UPDATE", 1, types, values);
 	idem_spi_run_latest("WITH ended AS (SELECT WHERE $2"
 						" OR NOT EXISTS (SELECT FROM %s.relays WHERE relay_id = $1)),"
 						" gone AS (DELETE FROM %s.relays WHERE relay_id = $1 AND EXISTS (TABLE ended)),"

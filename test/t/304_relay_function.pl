@@ -212,5 +212,47 @@ IdemTest::wait_for($node, q{SELECT waiting_for = 'function' FROM idempotency.sta
 $node->safe_psql('postgres', 'DROP DATABASE gone', timeout => $PostgreSQL::Test::Utils::timeout_default);
 is($node->safe_psql('postgres', q{SELECT count(*) FROM pg_database WHERE datname = 'gone'}), '0', 'a database is dropped beside a handler that runs into its timeout');
 
+# relay_drop waits for a batch of the relay's worker that has some of its parked events, and has none
+# itself meanwhile, for which the worker would wait.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE app.refuses (key text);
+CREATE FUNCTION app.held(aggregate_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF EXISTS (SELECT FROM app.refuses WHERE key = aggregate_id) THEN
+		IF aggregate_id <> 'first' THEN
+			PERFORM pg_advisory_xact_lock_shared(4711);
+		END IF;
+		RAISE EXCEPTION 'not now';
+	END IF;
+END $$;
+CREATE SERVER held FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.held', timeout '3600000');
+SELECT idempotency.relay_create('held', 'held', aggregate_types => '{held}', max_attempts => 0, min_backoff => '10 ms', max_backoff => '10 ms');
+INSERT INTO app.refuses SELECT 'k' || i FROM generate_series(1, 5) i;
+SELECT idempotency.outbox_enqueue('held', k, 'E', '1') FROM unnest('{first,k1,k2,k3,k4,k5}'::text[]) k;
+END
+IdemTest::wait_for($node, q{SELECT retrying = 5 FROM idempotency.stat_relay WHERE relay = 'held'});
+my $gate = $node->background_psql('postgres');
+$gate->query_safe(q{SELECT pg_advisory_lock(4711)});
+# The event with the lowest number has the last row.
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_pause('held');
+INSERT INTO app.refuses VALUES ('first');
+SELECT idempotency.relay_replay('held', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_type = 'held' AND aggregate_id = 'first';
+END
+IdemTest::wait_for($node, q{SELECT next_attempt_at < now() FROM idempotency_data.relay_parked WHERE aggregate_id = 'k5'});
+my $from = -s $node->logfile;
+$node->safe_psql('postgres', q{SELECT idempotency.relay_resume('held')});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted});
+my $dropper = $node->background_psql('postgres');
+$dropper->query_until(qr/asked/, q{\echo asked
+SELECT idempotency.relay_drop('held');
+\echo dropped
+});
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE '%relay_drop(''held'')%' AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()});
+$gate->quit;
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM idempotency.stat_relay WHERE relay = 'held'});
+$dropper->quit;
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile, $from), qr/deadlock detected/, 'relay_drop and the worker wait for each other never');
+
 $node->stop;
 done_testing();

@@ -59,5 +59,31 @@ is( $node->safe_psql('postgres', q{SELECT array_agg(DISTINCT c) FROM
 		(SELECT count(*) AS c FROM effects WHERE event_type = 'Big' GROUP BY xid) g}),
 	'{3}', 'batches of the size that was set');
 
+# Leases and partitions have a budget of locks in each transaction.  An event for which those before
+# it left no room begins the next transaction, and no attempt is counted.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE leased (event_id uuid, xid xid8 DEFAULT pg_current_xact_id());
+CREATE FUNCTION lease(event_id uuid, aggregate_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF aggregate_id = 'too much' THEN
+		PERFORM idempotency.claim_offset('c', 't', p, 1) FROM generate_series(1, 100000) p;
+	ELSIF aggregate_id LIKE 'p%' THEN
+		PERFORM idempotency.claim_offset('c', aggregate_id, 0, 1);
+	ELSE
+		PERFORM idempotency.lease_event(event_id, 'mailer');
+	END IF;
+	INSERT INTO public.leased VALUES (event_id);
+END $$;
+CREATE SERVER leases FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.lease');
+SELECT count(idempotency.outbox_enqueue('leases', CASE WHEN i % 2 = 0 THEN 'p' ELSE 'l' END || i, 'E', '{}')) FROM generate_series(1, 500) i;
+SELECT idempotency.outbox_enqueue('leases', 'too much', 'E', '{}');
+SELECT idempotency.relay_create('leases', 'leases', aggregate_types => '{leases}', max_attempts => 1);
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 500 FROM leased});
+IdemTest::wait_for($node, q{SELECT dead = 1 AND retrying = 0 FROM idempotency.stat_relay WHERE relay = 'leases'});
+is($node->safe_psql('postgres', q{SELECT aggregate_id, sqlstate, attempts FROM idempotency_data.relay_parked WHERE state = 'dead' AND aggregate_type = 'leases'}),
+	'too much|53400|1', 'only what has no room in a transaction of its own is refused');
+cmp_ok($node->safe_psql('postgres', 'SELECT count(DISTINCT xid) FROM leased'), '<', 100, 'and the transactions are as large as may be');
+
 $node->stop;
 done_testing();

@@ -52,5 +52,36 @@ ok($node->poll_query_until('target', q{SELECT count(*) = 198 FROM app.got}), 'sl
 is($node->safe_psql('postgres', q{SELECT string_agg(aggregate_id || ' ' || state, ', ' ORDER BY aggregate_id) FROM idempotency_data.relay_parked r JOIN (VALUES ('slow1'), ('slow2')) v(k) ON aggregate_id = k}),
 	'slow1 retry, slow2 retry', 'and are tried again');
 
+# Calls that take leases, of which a transaction has room for a few: all do, or one in twenty.
+# None of them counts as refused, and an outage of the target there is not.
+$node->safe_psql('postgres', 'CREATE DATABASE leases');
+$node->safe_psql('leases', 'CREATE EXTENSION idempotency CASCADE');
+$node->safe_psql('leases', <<'END');
+CREATE TABLE got (event_id uuid, relay text);
+CREATE FUNCTION lease(event_id uuid, aggregate_type text, aggregate_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF aggregate_type = 'all' OR aggregate_id::int % 20 = 0 THEN
+		PERFORM idempotency.lease_event(event_id, 'mailer');
+	END IF;
+	INSERT INTO public.got VALUES (event_id, aggregate_type);
+END $$;
+END
+$node->safe_psql('postgres', <<"END");
+SELECT idempotency.relay_drop('r');
+CREATE SERVER leases FOREIGN DATA WRAPPER idempotency_postgres OPTIONS (host '$host', port '$port', dbname 'leases', function 'public.lease');
+CREATE USER MAPPING FOR CURRENT_USER SERVER leases OPTIONS (user '@{[ $node->safe_psql('postgres', 'SELECT current_user') ]}');
+END
+$node->safe_psql('leases', $node->safe_psql('postgres', q{SELECT idempotency.sink_setup_sql('leases')}));
+$node->safe_psql('postgres', <<'END');
+SELECT count(idempotency.outbox_enqueue(t, i::text, 'E', '{}')) FROM generate_series(1, 1000) i, unnest('{all,some}'::text[]) t;
+SELECT idempotency.relay_create(t, 'leases', aggregate_types => ARRAY[t], max_attempts => 1, max_backoff => '1 s') FROM unnest('{all,some}'::text[]) t;
+END
+foreach my $relay ('all', 'some')
+{
+	ok($node->poll_query_until('leases', "SELECT count(*) >= 1000 FROM got WHERE relay = '$relay'"), "$relay: all events arrive");
+	is($node->safe_psql('leases', "SELECT count(*), count(DISTINCT event_id) FROM got WHERE relay = '$relay'"), '1000|1000', "$relay: each of them once");
+}
+is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '0', 'none of them is given up');
+
 $node->stop;
 done_testing();

@@ -87,15 +87,19 @@ require_sound(const IdemRelayConfig *c)
 			 errhint("Drop the relay with relay_drop, and create it anew; or have a superuser update the row.")));
 }
 
-/* As idem_relay_get_locked, of a relay that may be unsound. */
+/*
+ * As idem_relay_get_locked, of a relay that may be unsound.  whole: also against its worker, which
+ * changes parked events; for a command that changes all of them.
+ */
 static IdemRelayConfig *
-get_locked(const char *name)
+get_locked(const char *name, bool whole)
 {
 	Oid			types[1] = {TEXTOID};
 	Datum		values[1] = {CStringGetTextDatum(name)};
 
 	SPI_connect();
-	idem_spi_run("SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE", 1, types, values, NULL);
+	idem_spi_run(whole ? "SELECT 1 FROM %s.relays WHERE relay = $1 FOR UPDATE" :
+				 "SELECT 1 FROM %s.relays WHERE relay = $1 FOR NO KEY UPDATE", 1, types, values, NULL);
 	SPI_finish();
 	CommandCounterIncrement();
 	return idem_relay_get(name);
@@ -104,7 +108,7 @@ get_locked(const char *name)
 IdemRelayConfig *
 idem_relay_get_locked(const char *name)
 {
-	IdemRelayConfig *c = get_locked(name);
+	IdemRelayConfig *c = get_locked(name, false);
 
 	require_sound(c);
 	return c;
@@ -130,7 +134,7 @@ require_owner(const IdemRelayConfig *c)
  * foreign table is locked as well, before the row: the order of DROP.
  */
 static IdemRelayConfig *
-get_own_relay_and_anchor(const char *name)
+get_own_relay_and_anchor(const char *name, bool whole)
 {
 	IdemRelayConfig *c = idem_relay_get(name);
 	Oid			anchor = c->anchor;
@@ -138,7 +142,7 @@ get_own_relay_and_anchor(const char *name)
 	require_owner(c);
 	if (OidIsValid(anchor))
 		idem_anchor_lock(anchor);
-	c = get_locked(name);
+	c = get_locked(name, whole);
 	require_owner(c);
 	if (c->anchor != anchor)
 		ereport(ERROR,
@@ -513,6 +517,23 @@ change_server(IdemRelayConfig *c, const ForeignServer *server)
 	return true;
 }
 
+/*
+ * A paused or halted relay is altered so that nothing comes to both targets.  Refuse that if its
+ * program ended without telling what the former one has stored.
+ */
+static void
+require_told(const IdemRelayConfig *c, const IdemPositionRow *last)
+{
+	if (last == NULL || last->kind != IDEM_POSITION_SENT ||
+		(!c->paused && (c->halted == IDEM_HALT_NOT || c->halted == IDEM_HALT_HISTORY)))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the target of relay \"%s\" may have events that the relay's position does not tell of", c->name),
+			 errdetail("The relay's sink program ended before it was paused, or has not come to rest yet."),
+			 errhint("Call relay_resume, wait until the relay is streaming, call relay_pause, and wait until it is paused. If that target is lost, alter the relay while it is not paused: what was sent to it since its last position is sent again.")));
+}
+
 Datum
 idem_relay_alter_fn(PG_FUNCTION_ARGS)
 {
@@ -531,7 +552,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 	{
 		require_owner(idem_relay_get(name));
 		server = check_server(server_arg(fcinfo));
-		c = get_own_relay_and_anchor(name);
+		c = get_own_relay_and_anchor(name, false);
 		require_sound(c);
 	}
 	idem_relay_columns_init(&row);
@@ -559,6 +580,7 @@ idem_relay_alter_fn(PG_FUNCTION_ARGS)
 		 */
 		IdemPositionRow *last = idem_position_last(c->relay_id, c->epoch);
 
+		require_told(c, last);
 		if (last != NULL)
 			idem_relay_move_position(c, IDEM_FRESH_SERVER, true, &last->pos);
 	}
@@ -585,7 +607,7 @@ idem_relay_drop_fn(PG_FUNCTION_ARGS)
 	IdemRelayConfig *c;
 	IdemAnchor	anchor;
 
-	c = get_own_relay_and_anchor(name);
+	c = get_own_relay_and_anchor(name, true);
 	idem_relay_forget(c->relay_id, true);
 	if (idem_anchor_find(c->relay_id, &anchor))
 		idem_anchor_drop(&anchor);
@@ -689,7 +711,8 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	bool		is_lost;
 
 	require_preload();
-	c = idem_relay_get_locked(name);
+	c = get_locked(name, true);
+	require_sound(c);
 	require_owner(c);
 	require_noted_owner(c);
 	require_own_parked(c);

@@ -54,6 +54,7 @@ typedef struct IdemFunctionCourier
 	bool		log_turn;		/* the next batch is the outbox's, since
 								 * parked events were tried last */
 	bool		has_tried;		/* this transaction has tried an event */
+	bool		is_full;		/* it has no room for another event */
 	pg_uuid_t	tried;			/* the event that was tried last */
 	IdemSuspect suspect;
 	char		suspect_message[IDEM_ERROR_LEN];
@@ -163,16 +164,26 @@ judge(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, IdemHa
 	failure->backs_off |= !failure->counts && failure->kind != IDEM_BLAME_NOTHING;
 }
 
+/* What became of an event. */
+typedef enum Worked
+{
+	WORKED_DONE,
+	WORKED_REFUSED,
+	WORKED_NO_ROOM				/* the transaction had room for no more, as it
+								 * seems: the event begins the next one */
+} Worked;
+
 /*
- * Try an event, of the outbox or parked.  False if it failed: then it is parked,
+ * Try an event, of the outbox or parked.  REFUSED: it is parked,
  * or stays parked with its failure recorded.  An event that took the server down,
  * or made a commit fail, counts as failed without being tried.
  */
-static bool
+static Worked
 work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, int64 *sent)
 {
 	IdemFailure failure = {0};
 	IdemHandled handled = IDEM_HANDLED_FAILED;
+	bool		is_first = !courier->has_tried;
 
 	courier->has_tried = true;
 	courier->tried = ev->event_id;
@@ -188,22 +199,30 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 		idem_report_waiting_anew(courier->relay.entry, IDEM_WAIT_FUNCTION);
 		handled = idem_handler_run(courier->handler, courier->relay.config, ev, &failure);
 	}
+
+	/*
+	 * Leases and partitions of a transaction have a budget of locks, which
+	 * the events before it may have used up.
+	 */
+	if (handled == IDEM_HANDLED_FAILED && !is_first &&
+		strcmp(failure.sqlstate, unpack_sql_state(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)) == 0)
+		return WORKED_NO_ROOM;
 	if (handled != IDEM_HANDLED_DUPLICATE && !failure.crashed)
 		judge(courier, ev, parked_id, handled, &failure);
 	if (handled == IDEM_HANDLED)
 		(*sent)++;
 	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
-		return true;
+		return WORKED_DONE;
 	idem_report_refusal(courier->relay.entry, failure.message);
 	if (parked_id != 0)
 	{
 		idem_parked_refuse_again(courier->parked, courier->relay.config, ev->seq, ev->xid,
 								 parked_id, &failure);
-		return false;
+		return WORKED_REFUSED;
 	}
 	idem_parked_refuse(courier->parked, courier->relay.config, ev, &failure);
 	IDEM_FAULT_POINT("function-parked");
-	return false;
+	return WORKED_REFUSED;
 }
 
 /*
@@ -237,6 +256,7 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 	{
 		IdemParkedEvent *p = lfirst(lc);
 		int64		seq = p->event.seq;
+		Worked		worked;
 
 		if (full || courier->announcing || idem_parked_index_key_failed(courier->parked, seq) ||
 			must_announce(courier, &p->event.event_id))
@@ -244,13 +264,20 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 			idem_parked_index_give_back(courier->parked, seq, false);
 			continue;
 		}
-		if (work_event(courier, &p->event, p->parked_id, sent))
+		worked = work_event(courier, &p->event, p->parked_id, sent);
+		if (worked == WORKED_NO_ROOM)
+		{
+			idem_parked_index_give_back(courier->parked, seq, false);
+			full = courier->is_full = true;
+			continue;
+		}
+		if (worked == WORKED_DONE)
 		{
 			idem_parked_index_drop(courier->parked, seq);
 			done[ndone++] = p->parked_id;
 		}
 		n++;
-		full = idem_handler_batch_is_full();
+		full = courier->is_full = idem_handler_batch_is_full();
 	}
 	idem_parked_done(courier->relay.config, done, ndone);
 	IDEM_FAULT_POINT("function-unparked");
@@ -279,6 +306,9 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 
 	for (*n = 0; (*n < limit || passing > 0) && bytes < courier->relay.config->batch_bytes;)
 	{
+		int64		before = *last_seq;
+		Worked		worked;
+
 		CHECK_FOR_INTERRUPTS();
 		if (!idem_reader_next(courier->reader, &ev))
 			return true;
@@ -303,8 +333,19 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 			passing--;
 			continue;
 		}
-		else if (!work_event(courier, &ev, 0, sent) && *n == limit - 1)
-			passing = unseen(courier);
+		else
+		{
+			worked = work_event(courier, &ev, 0, sent);
+			if (worked == WORKED_NO_ROOM)
+			{
+				*last_seq = before;
+				idem_reader_unget(courier->reader);
+				courier->is_full = true;
+				return false;
+			}
+			if (worked == WORKED_REFUSED && *n == limit - 1)
+				passing = unseen(courier);
+		}
 		if (*n < limit)
 			(*n)++;
 		if (idem_handler_batch_is_full())
@@ -411,6 +452,8 @@ prepare_step(IdemFunctionCourier *courier)
 		idem_parked_index_load(courier->parked, config, courier->relay.walk.settled.base);
 		courier->parked_dirty = false;
 	}
+	if (courier->parked->total > 0 || hash_get_num_entries(courier->parked->blocked) > 0)
+		idem_parked_share_relay(config);
 	if (idem_parked_wants_refill(courier->parked))
 	{
 		bool		wrote;
@@ -522,7 +565,6 @@ step(IdemRelay *relay)
 	bool		one_by_one;
 	bool		log_turn;
 	bool		ended = false;
-	bool		full;
 	int			limit;
 
 	if (idem_clock() < relay->breaker.not_before || !may_go_on(courier) ||
@@ -531,7 +573,7 @@ step(IdemRelay *relay)
 	if (!idem_handler_may_serve(courier->relay.config->owner))
 		proc_exit(0);			/* the launcher starts another */
 	courier->announcing = false;
-	courier->has_tried = false;
+	courier->has_tried = courier->is_full = false;
 	courier->blame = relay->blame;
 
 	/*
@@ -554,8 +596,7 @@ step(IdemRelay *relay)
 		courier->attempts.repeats = false;
 	else if (!log_turn && (!idem_engine_is_held(relay) || is_probe_time(courier)))
 		counts.repeated = work_repeats(courier, Max(1, limit / 2), &counts.sent);
-	full = counts.repeated > 0 && idem_handler_batch_is_full();
-	if (courier->announcing || full || (limit == 1 && counts.repeated > 0))
+	if (courier->announcing || courier->is_full || (limit == 1 && counts.repeated > 0))
 	{
 		courier->log_turn = counts.repeated > 0;
 		commit_step(courier, &counts, IDEM_WAIT_EVENTS);
@@ -574,9 +615,10 @@ step(IdemRelay *relay)
 
 	/*
 	 * An event of the outbox that was put on record is tried next: the
-	 * outcome of a parked event would clear the record.
+	 * outcome of a parked event would clear the record.  One for which there
+	 * was no room begins the next transaction.
 	 */
-	courier->log_turn = courier->announcing;
+	courier->log_turn = courier->announcing || courier->is_full;
 	commit_step(courier, &counts, IDEM_WAIT_EVENTS);
 
 	/*

@@ -26,7 +26,8 @@
  *
  * The worker of a database serves many relays and must not wait for an
  * operator's open transaction: it calls idem_parked_try_lock before it changes
- * anything.  The worker of a function relay serves one relay, and waits.
+ * anything.  The worker of a function relay serves one relay, and waits; before that it locks the
+ * relay's row FOR KEY SHARE, against relay_drop and relay_adopt, which change all rows (FOR UPDATE).
  *
  * MEMORY: the events taken for a batch are in the caller's context, and bounded
  * by the batch's bytes plus one event.  The plans of the statements stay.
@@ -145,6 +146,15 @@ idem_parked_lock_relay(const IdemRelayConfig *config)
 
 	if (config->on_dead == IDEM_ON_DEAD_STOP)
 		(void) run_for_relay(&lock, config->relay_id);
+}
+
+void
+idem_parked_share_relay(const IdemRelayConfig *config)
+{
+	static IdemSpiStatement lock =
+	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR KEY SHARE");
+
+	(void) run_for_relay(&lock, config->relay_id);
 }
 
 /*

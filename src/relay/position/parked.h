@@ -124,6 +124,12 @@ extern void idem_parked_force_flush(void);
 extern void idem_parked_lock_relay(const IdemRelayConfig *config);
 
 /*
+ * Before parked events or blocked keys are changed by a transaction that may wait for their
+ * rows: whoever forgets the relay locks its row first (idem_relay_forget).
+ */
+extern void idem_parked_share_relay(const IdemRelayConfig *config);
+
+/*
  * Try to take the locks that this transaction needs to park events of the
  * relay, and to change the parked events "ids", without waiting for anybody's
  * transaction.  True: it has them.

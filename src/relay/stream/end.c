@@ -112,6 +112,23 @@ restart(IdemStream *stream, const char *message)
 	idem_engine_show(&stream->relay, IDEM_RELAY_OUTAGE, IDEM_WAIT_BACKOFF);
 }
 
+/*
+ * A transaction of the target has no room for the batch: what its calls do counts for a
+ * budget.  The next one has few events; how the size grows, settle_batch.c says.  False if the batch was
+ * that small.
+ */
+static bool
+make_room(IdemStream *stream)
+{
+	const IdemBatch *oldest = idem_batch_oldest(stream);
+
+	if (!stream->relay.walk.sink_stores || oldest == NULL || oldest->n <= IDEM_STREAM_FEW_EVENTS)
+		return false;
+	stream->crowded_at = stream->room == 0 ? oldest->n : Min(stream->crowded_at, oldest->n);
+	stream->room = IDEM_STREAM_FEW_EVENTS;
+	return true;
+}
+
 /* Try again when an operator has acted. */
 static void
 stop(IdemStream *stream, IdemRelayState state, const char *message)
@@ -201,6 +218,12 @@ idem_stream_goes_on(IdemStream *stream, IdemStreamVerdict verdict)
 			break;
 		case IDEM_STREAM_OUTAGE:
 			open_breaker_for_target(stream, IDEM_RELAY_OUTAGE, verdict.message);
+			break;
+		case IDEM_STREAM_CROWDED:
+			if (make_room(stream))
+				restart(stream, verdict.message);
+			else
+				open_breaker_for_target(stream, IDEM_RELAY_OUTAGE, verdict.message);
 			break;
 		case IDEM_STREAM_MISCONFIGURED:
 			open_breaker_for_target(stream, IDEM_RELAY_MISCONFIGURED, verdict.message);

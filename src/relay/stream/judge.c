@@ -100,11 +100,13 @@ idem_settle_judge(IdemStream *stream, const IdemSentEvent *flight, const IdemFai
 	failure.backs_off = !failure.counts && failure.kind != IDEM_BLAME_NOTHING;
 
 	/*
-	 * In the one transaction of a batch others would have no time: from now
-	 * on it is sent alone.
+	 * In the one transaction of a batch others would have no time, or it has
+	 * no room beside them: from now on it is sent alone.
 	 */
-	failure.slow = stream->relay.walk.sink_stores && failure.kind == IDEM_BLAME_RETRY &&
-		strcmp(failure.sqlstate, unpack_sql_state(ERRCODE_QUERY_CANCELED)) == 0;
+	failure.slow = stream->relay.walk.sink_stores &&
+		((failure.kind == IDEM_BLAME_RETRY &&
+		  strcmp(failure.sqlstate, unpack_sql_state(ERRCODE_QUERY_CANCELED)) == 0) ||
+		 (failure.kind == IDEM_BLAME_NOTHING && strcmp(failure.sqlstate, unpack_sql_state(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)) == 0));
 	return failure;
 }
 

@@ -267,6 +267,8 @@ on_failed(const IdemProtoFailed *f)
 		outcome = IDEM_STREAM_FENCED;
 	else if (f->outcome == IDEM_PROTO_HALTED)
 		outcome = IDEM_STREAM_HALTED;
+	else if (f->outcome == IDEM_PROTO_OUTAGE && strcmp(f->sqlstate, unpack_sql_state(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)) == 0)
+		outcome = IDEM_STREAM_CROWDED;
 	else if (f->outcome == IDEM_PROTO_REJECTED)
 		outcome = IDEM_STREAM_MISCONFIGURED;	/* options, or objects at the
 												 * target, are wrong */

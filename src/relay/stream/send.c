@@ -56,7 +56,6 @@
  * outbox one such batch is sent first.  In an outage this parks so many events
  * per try; no more once so many are parked.
  */
-#define FEW_EVENTS 8
 #define FEW_PARKED 500
 
 /* The batch that is being put together. */
@@ -347,6 +346,15 @@ window(IdemStream *stream)
 		Min(room, idem_pace_room(&stream->relay.pace, idem_clock()));
 }
 
+/* Most events of a batch. */
+static int
+batch_limit(const IdemStream *stream)
+{
+	int			limit = stream->room > 0 ? Min(stream->room, stream->max_batch_events) : stream->max_batch_events;
+
+	return idem_hunt_limit(&stream->hunt, limit);
+}
+
 /* Send one batch of the outbox; true if there may be more at once. */
 static bool
 send_log_batch(IdemStream *stream, IdemClock turn_ends)
@@ -357,9 +365,9 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 	int64		last_seq = stream->relay.walk.read.seq;
 
 	b.window = window(stream);
-	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
+	b.limit = batch_limit(stream);
 	if (stream->few_next && stream->parked->total < FEW_PARKED)
-		b.limit = Min(b.limit, FEW_EVENTS);
+		b.limit = Min(b.limit, IDEM_STREAM_FEW_EVENTS);
 	if (idem_engine_is_held(&stream->relay) && !idem_hunt_is_on(&stream->hunt))
 		b.unseen = Min(idem_blame_unseen(&stream->relay.blame), idem_parked_unseen_room(stream->parked));
 
@@ -476,9 +484,9 @@ send_repeats(IdemStream *stream)
 	.lone = !idem_stream_has_flights(stream), .max_bytes = stream->max_batch_bytes};
 	List	   *taken;
 
-	b.limit = idem_hunt_limit(&stream->hunt, stream->max_batch_events);
+	b.limit = batch_limit(stream);
 	if (stream->few_repeats)
-		b.limit = Min(b.limit, FEW_EVENTS);
+		b.limit = Min(b.limit, IDEM_STREAM_FEW_EVENTS);
 	b.window = window(stream);
 	taking.limit = Min(b.limit, b.window);
 	idem_txn_begin();

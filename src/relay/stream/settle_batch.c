@@ -20,9 +20,14 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
+
 #include "relay/stream/state.h"
 #include "shared/fault.h"
 #include "shared/worker.h"
+
+/* After so many batches, on average, twice the size is tried that had no room. */
+#define WIDEN_AFTER 256
 
 /*
  * The sink has made its first commit of an epoch: write that down.  From here
@@ -116,6 +121,19 @@ unpark_acks(IdemStream *stream, IdemBatch *batch)
 	pfree(ids);
 }
 
+/*
+ * A batch of the size that is allowed has passed.  Twice as many are, up to half of what had no
+ * room; and that is tried again now and then, since calls change.
+ */
+static void
+widen_room(IdemStream *stream)
+{
+	if (2 * stream->room < stream->crowded_at)
+		stream->room *= 2;
+	else if (pg_prng_uint64_range(&pg_global_prng_state, 1, WIDEN_AFTER) == 1)
+		stream->crowded_at = Min(2 * stream->crowded_at, IDEM_STREAM_MAX_EVENTS);
+}
+
 /* The batch is committed, so earlier failures count no more. */
 static void
 on_batch_done(IdemStream *stream, const IdemBatch *batch)
@@ -133,6 +151,8 @@ on_batch_done(IdemStream *stream, const IdemBatch *batch)
 		idem_parked_index_hurry_all(stream->parked);
 	if (batch->repeats && batch->nonacks == 0)
 		stream->few_repeats = false;
+	if (stream->room > 0 && batch->n >= stream->room)
+		widen_room(stream);
 	idem_hunt_settled(&stream->hunt, batch->n);
 	idem_report_counts(stream->relay.entry, batch->n - batch->nonacks, batch->repeats ? batch->n : 0);
 	idem_report_got_on(stream->relay.entry);

@@ -46,12 +46,17 @@
 #define IDEM_STREAM_MAX_STORED_BATCHES 128
 #define IDEM_STREAM_MAX_EVENTS 100000
 
+/* A batch of few events, after the target failed over more. */
+#define IDEM_STREAM_FEW_EVENTS 8
+
 /* How a stream goes on. */
 typedef enum IdemStreamOutcome
 {
 	IDEM_STREAM_OK,
 	IDEM_STREAM_OUTAGE,			/* the target is down: try again after the
 								 * backoff */
+	IDEM_STREAM_CROWDED,		/* a transaction of the target has no room for
+								 * a batch: try again with a small one */
 	IDEM_STREAM_MISCONFIGURED,	/* something at the target has to be put
 								 * right, and nothing tells us when: try again
 								 * after the backoff */
@@ -277,6 +282,9 @@ typedef struct IdemStream
 								 * then not all of a batch were acked */
 	bool		few_next;		/* a program failed over events of the outbox:
 								 * send few of them first */
+	int			room;			/* most events of a batch, since one was
+								 * CROWDED; 0: none was */
+	int			crowded_at;		/* so many events were */
 	bool		exclusive;		/* send nothing else: an event that killed a
 								 * program is in flight, or waits to be sent
 								 * alone */

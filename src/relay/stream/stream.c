@@ -224,7 +224,10 @@ configure(IdemRelay *relay, const IdemRelayChange *change)
 	if (!change->same_sink)
 		stream->found.is_set = stream->proven = false;
 	if (change->acted)
+	{
 		stream->slow_start = false;
+		stream->room = 0;
+	}
 }
 
 static void

@@ -34,6 +34,9 @@
  *	 the same batch after an outage, so a few events must not be one.  After an
  *	 outage of retries it sends at most MANY of them together.
  *
+ * One of several that exceeds a limit for transactions (53400) is unknown, whatever the others do:
+ * the relay sends it alone.
+ *
  * So an outage costs no attempts, but for one event after each acceptance, and
  * few events stop no others.  A missing privilege shows as wrong configuration
  * while the target has never stored a position.
@@ -254,6 +257,8 @@ judge_doubtful(PgSink *p)
 		if (!e->doubtful)
 			continue;
 		e->doubtful = false;
+		if (p->batch.count > 1 && strcmp(e->sqlstate, "53400") == 0)
+			continue;
 		if (i < end || blame_one)
 			e->outcome = IDEM_PROTO_REJECTED;
 		else
