@@ -63,10 +63,13 @@ typedef enum PgSinkClaim
 	PGSINK_CLAIM_NONE,			/* not asked for */
 	PGSINK_CLAIM_ASKED,			/* asked for; the answer is to come */
 	PGSINK_CLAIM_GRANTED,
-	PGSINK_CLAIM_DUPLICATE,		/* the event was done, or given up, before */
-	PGSINK_CLAIM_BUSY,			/* another transaction holds the claim */
-	PGSINK_CLAIM_EXPIRED		/* the event is too old: claims no longer tell
+	PGSINK_CLAIM_DUPLICATE,		/* the event was done before */
+	PGSINK_CLAIM_BUSY,			/* another transaction holds the claim, or it
+								 * is past the budget of locks */
+	PGSINK_CLAIM_EXPIRED,		/* the event is too old: claims no longer tell
 								 * whether it is a repeat */
+	PGSINK_CLAIM_DEAD,			/* the event is parked at the target */
+	PGSINK_CLAIM_UNKNOWN		/* a word of a later version */
 } PgSinkClaim;
 
 typedef struct PgSinkEvent
@@ -311,6 +314,12 @@ extern void pgsink_send_calls(PgSink *p, const uint32_t *which, uint32_t n);
  * False if there is not an answer for each: p->failure.
  */
 extern void pgsink_send_claims(PgSink *p);
+
+/*
+ * Queue, before calls and behind settings: the claims of this transaction are the
+ * program's, so a call that claims one of these events for their consumer fails.
+ */
+extern void pgsink_guard_claims(PgSink *p);
 extern bool pgsink_read_claims(PgSink *p, const PGresult *res);
 
 /*
