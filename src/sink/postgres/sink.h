@@ -377,6 +377,21 @@ extern PgSinkFate pgsink_ask_takeover(PgSink *p);
 
 /* target.c */
 
+/*
+ * Run one query, in a transaction, where the timeouts of the role do not hold.
+ * NULL: p->failure.  The caller clears the result.
+ */
+extern PGresult *pgsink_look_up(PgSink *p, const char *sql, int nparams, const char *const *values);
+
+/*
+ * In a query with a row c of pg_class: does a crash of the target empty the table, or a
+ * partition of it?
+ */
+#define PGSINK_IS_UNLOGGED \
+	"(c.relpersistence OPERATOR(pg_catalog.=) 'u' OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p" \
+	" JOIN pg_catalog.pg_class k ON k.oid OPERATOR(pg_catalog.=) p.relid" \
+	" WHERE k.relpersistence OPERATOR(pg_catalog.=) 'u'))"
+
 /* Look up the target and write its statements.  False: p->failure. */
 extern bool pgsink_describe_target(PgSink *p);
 
