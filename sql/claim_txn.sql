@@ -341,3 +341,38 @@ SELECT idempotency.claim_event('kept again'), idempotency.complete_event('kept a
 SELECT turn, state FROM idempotency_data.store_segment_0 WHERE event_id = 'kept again' ORDER BY turn;
 RESET idempotency.max_claim_locks;
 RESET idempotency.uncompleted_claims;
+
+-- What a sink's program has claimed for the function that it calls (idempotency.claimed_consumer) is the
+-- program's alone; what the function claims under other ids or consumers is its own
+BEGIN;
+SELECT result FROM idempotency.claim_events('{sink-1,sink-1,sink-2}', 'billing');
+SELECT idempotency.claim_event('sink-1', 'shipping');
+SET LOCAL idempotency.claimed_consumer = 'billing';
+\set VERBOSITY default
+SAVEPOINT call;
+SELECT idempotency.claim_event('sink-1', 'billing');
+\echo :LAST_ERROR_SQLSTATE
+\set VERBOSITY terse
+ROLLBACK TO call;
+SELECT * FROM idempotency.claim_events('{sink-0,sink-1}', 'billing');
+ROLLBACK TO call;
+SELECT result FROM idempotency.lease_event('sink-1', 'billing');
+ROLLBACK TO call;
+SELECT result FROM idempotency.lease_events('{sink-1}', 'billing');
+ROLLBACK TO call;
+SELECT idempotency.complete_event('sink-1', 'billing');
+ROLLBACK TO call;
+SELECT idempotency.complete_events('{sink-1}', 'billing');
+ROLLBACK TO call;
+SELECT idempotency.release_event('sink-1', 'billing');
+ROLLBACK TO call;
+SELECT idempotency.claim_event('sink-1', 'shipping'), idempotency.claim_event('sink-1', 'own'),
+       idempotency.claim_event('sink-3', 'billing'), idempotency.claim_event('sink-3', 'billing');
+SELECT idempotency.complete_event('sink-1', 'shipping'), idempotency.complete_event('sink-1', 'own'),
+       idempotency.complete_event('sink-3', 'billing');
+SET LOCAL idempotency.claimed_consumer = '';
+SELECT idempotency.claim_event('sink-1', 'billing');
+SELECT idempotency.complete_event('sink-1', 'billing'), idempotency.release_event('sink-2', 'billing');
+COMMIT;
+SELECT event_id, consumer, status FROM idempotency.processed_events WHERE event_id LIKE 'sink-%' ORDER BY 1, 2;
+SELECT count(*) FROM pg_settings WHERE name = 'idempotency.claimed_consumer';

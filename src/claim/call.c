@@ -257,6 +257,30 @@ idem_claim_report_own(const IdemClaimKey *key)
 			 errhint("Release it, or roll back; or try again in a later transaction.")));
 }
 
+/*
+ * The program completes the claim if the function returns.  If the function asked, and
+ * was told "duplicate" or "busy", it would leave the effect out, and the completion would
+ * be committed without it.
+ */
+void
+idem_claim_check_not_sinks(const IdemClaim *own)
+{
+	const IdemClaimKey *key;
+
+	if (own->state.phase != IDEM_PHASE_CLAIMED || own->state.in_call)
+		return;
+	key = &own->key;
+	if (strlen(idem_claimed_consumer) != key->consumerlen ||
+		memcmp(idem_claimed_consumer, key->consumer, key->consumerlen) != 0)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("the sink has claimed event \"%s\" for consumer \"%s\": its function must neither claim it again nor end the claim",
+					pnstrdup(key->id, key->idlen), idem_claimed_consumer),
+			 errdetail("The program of the postgres sink claims the event before it calls the function, and completes the claim when the function has returned."),
+			 errhint("Make only the effect in the function, or claim there for another consumer; or set the option \"claim\" of the relay's server to \"off\", if the function is to claim by itself.")));
+}
+
 IdemClaimResult
 idem_call_judge(IdemCall *call, const IdemClaimKey *key, const IdemRow *row)
 {

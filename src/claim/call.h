@@ -117,6 +117,12 @@ pg_noreturn extern void idem_claim_report_busy(const IdemClaimKey *key);
 /* Error 55000: this transaction has claimed the event. */
 pg_noreturn extern void idem_claim_report_own(const IdemClaimKey *key);
 
+/*
+ * Error 55000: the transaction's claim of an event is undecided, and of the sink program
+ * that has called the function under way (idempotency.claimed_consumer).
+ */
+extern void idem_claim_check_not_sinks(const IdemClaim *own);
+
 /* Error 40001: the transaction's snapshot does not see what became of the event, or of its lease. */
 pg_noreturn extern void idem_claim_report_conflict(const IdemClaimKey *key, const char *what);
 #define idem_claim_conflict(key)		idem_claim_report_conflict(key, "completion")

@@ -95,6 +95,7 @@ take(IdemCall *call, const IdemClaimKey *key, const IdemRow *row, bool has_lease
 	idem_call_fill_state(call, key, row, has_lock ? claim : NULL, IDEM_PHASE_CLAIMED, &state);
 	state.lock_kept = keep_lock;
 	state.has_lease = has_lease;
+	state.in_call = idem_claimed_consumer[0] != '\0';
 	idem_state_set(claim, &state);
 	if (idem_state_counts()->pending == 1)
 		idem_claims_ask_first();
@@ -139,7 +140,10 @@ claim_one(IdemCall *call, IdemStr id)
 	own = idem_state_find(&key);
 	if (own != NULL && (own->state.phase == IDEM_PHASE_CLAIMED ||
 						own->state.phase == IDEM_PHASE_COMPLETED))
+	{
+		idem_claim_check_not_sinks(own);
 		return IDEM_CLAIM_DUPLICATE;
+	}
 
 	/*
 	 * An asserted lease may stay uncompleted at COMMIT, so it is no
@@ -290,6 +294,7 @@ find_held(IdemCall *call, const IdemClaimKey *key, bool may_be_asserted)
 	if (claim == NULL || (claim->state.phase != IDEM_PHASE_CLAIMED &&
 						  !(may_be_asserted && claim->state.phase == IDEM_PHASE_ASSERTED)))
 		report_not_held(call, key, claim);
+	idem_claim_check_not_sinks(claim);
 	return claim;
 }
 

@@ -140,6 +140,7 @@ lease_one(IdemCall *call, IdemStr id, const IdemLeaseOrder *order,
 		answer->result = IDEM_CLAIM_DUPLICATE;
 	else if (own != NULL && own->state.phase != IDEM_PHASE_RELEASED)
 	{
+		idem_claim_check_not_sinks(own);
 		call->stays_busy = true;
 		answer->result = idem_leased_judge_own(&key, &answer->lease);
 	}

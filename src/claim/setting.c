@@ -22,6 +22,7 @@ bool		idem_durable_complete = true;
 int			idem_claim_retention = 0;
 int			idem_dead_retention = 30 * SECS_PER_DAY;
 int			idem_max_claim_locks = -1;
+char	   *idem_claimed_consumer = NULL;
 
 static const struct config_enum_entry uncompleted_options[] = {
 	{"error", IDEM_UNCOMPLETED_ERROR, false},
@@ -60,4 +61,12 @@ idem_claim_setting_init(void)
 					"Number of claims per transaction that keep their advisory lock until it ends.",
 					"Further claims are written at once and let their lock go. -1 means max_locks_per_transaction.",
 					&idem_max_claim_locks, -1, INT_MAX, PGC_USERSET, 0);
+
+	DefineCustomStringVariable("idempotency.claimed_consumer",
+							   "Consumer for which the program of a postgres sink has claimed the events that it calls a function with.",
+							   "The program sets it. The function can neither claim these events for that consumer nor end the claims.",
+							   &idem_claimed_consumer,
+							   "",
+							   PGC_USERSET, GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, NULL);
 }

@@ -33,6 +33,12 @@ extern int	idem_dead_retention;
 extern int	idem_claim_retention;
 extern int	idem_max_claim_locks;
 
+/*
+ * The consumer for which a sink program has claimed the events that it calls a function
+ * with in this transaction; "": no such call is under way.
+ */
+extern char *idem_claimed_consumer;
+
 extern void idem_claim_setting_init(void);
 
 #endif							/* IDEM_CLAIM_SETTING_H */

@@ -66,6 +66,8 @@ typedef struct IdemClaimState
 								 * with it */
 	bool		written;		/* the transaction has written what only who
 								 * holds the event may write */
+	bool		in_call;		/* CLAIMED by what a sink program called, and
+								 * not by the program */
 	TimestampTz claimed_at;
 	const struct varlena *fingerprint;	/* of a request that is CLAIMED, from
 										 * idem_state_copy; or NULL */

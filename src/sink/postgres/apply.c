@@ -392,7 +392,7 @@ fail_fenced(PgSink *p)
 	{
 		case PGSINK_FATE_FENCED:
 			return idem_sink_fail(&p->failure, IDEM_PROTO_FENCED, "55000",
-								  "another instance has taken over position \"%s\" in %s at the target",
+								  "another instance has taken over position \"%s\" in %s at the target; if it is a relay of the same name in another database, give one of the two another name or another position_table",
 								  p->config.relay, p->position_table);
 		case PGSINK_FATE_NOT_STORED:
 			return false;

@@ -206,7 +206,8 @@ pgsink_send_claim_ends(PgSink *p)
 
 	if (p->claim_sql == NULL)
 		return;
-	pgsink_send_settings(p);	/* claims are completed by who made them */
+	pgsink_send_settings(p);	/* claims are completed by who made them, and
+								 * no guard is in the way */
 	pgsink_array_init(&done, PGSINK_TYPE_TEXT);
 	pgsink_array_init(&undone, PGSINK_TYPE_TEXT);
 	for (uint32_t i = 0; i < p->batch.count; i++)
@@ -235,23 +236,45 @@ pgsink_send_claims(PgSink *p)
 			add_id_text(&ids, e);
 	}
 	send_ids(p, PGSINK_STEP_CLAIM, p->claim_sql, &ids);
+	pgsink_guard_claims(p);
 }
 
 /*
- * Translate the verdict of the target's extension.  A word that is not known
- * here counts as duplicate, so the event is acked.  One case is the verdict of
- * an event that is dead at the target; other words come from later versions.
+ * Only what the calls ask is to fail: the setting is not there yet when the program
+ * claims, and RESET ALL has ended it before the program completes.
  */
+void
+pgsink_guard_claims(PgSink *p)
+{
+	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
+	const char *values[1] = {p->config.consumer};
+
+	if (p->claim_sql != NULL)
+		pgsink_send(p, PGSINK_STEP_FRAME, 0,
+					"SELECT pg_catalog.set_config('idempotency.claimed_consumer', $1, true)",
+					1, types, values, NULL);
+}
+
+/* Translate the verdict of the target's extension.  Of all of them only "duplicate" acks an event. */
 static PgSinkClaim
 claim_of(const char *result)
 {
-	if (strcmp(result, "claimed") == 0)
-		return PGSINK_CLAIM_GRANTED;
-	if (strcmp(result, "busy") == 0)
-		return PGSINK_CLAIM_BUSY;
-	if (strcmp(result, "expired") == 0)
-		return PGSINK_CLAIM_EXPIRED;
-	return PGSINK_CLAIM_DUPLICATE;
+	static const struct
+	{
+		const char *word;
+		PgSinkClaim claim;
+	}			words[] = {
+		{"claimed", PGSINK_CLAIM_GRANTED},
+		{"duplicate", PGSINK_CLAIM_DUPLICATE},
+		{"busy", PGSINK_CLAIM_BUSY},
+		{"expired", PGSINK_CLAIM_EXPIRED},
+		{"dead", PGSINK_CLAIM_DEAD}
+	};
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (strcmp(result, words[i].word) == 0)
+			return words[i].claim;
+	return PGSINK_CLAIM_UNKNOWN;
 }
 
 /*

@@ -93,6 +93,7 @@ send_segment(PgSink *p, uint32_t i)
 {
 	send_frame(p, "ROLLBACK TO SAVEPOINT idempotency_sink");
 	pgsink_send_settings(p);
+	pgsink_guard_claims(p);
 	pgsink_limit_time(p, BEFORE_CALL);
 	pgsink_send_calls(p, &i, 1);
 	pgsink_limit_time(p, AFTER_CALL);

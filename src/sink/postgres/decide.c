@@ -21,6 +21,7 @@
  *
  *-------------------------------------------------------------------------
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "sink/postgres/sink.h"
@@ -111,21 +112,44 @@ pgsink_decide_ahead(PgSink *p)
 	}
 }
 
+/*
+ * The outcome of each refused claim.  An event that is too old, or parked at the
+ * target, stays so until somebody acts there, and says nothing of other events: it is
+ * a dead letter at once, and stops nothing.
+ */
+static const struct
+{
+	IdemProtoOutcome outcome;	/* 0: the claim is not refused */
+	char		sqlstate[6];
+	const char *message;
+}			refusals[] = {
+
+	[PGSINK_CLAIM_BUSY] = {IDEM_PROTO_RETRY, "55P03",
+		"event is busy at the target: another transaction or a lease has it, or its consumer has foreign_lockers"
+	" and the batch more events than a transaction may keep locks (idempotency.max_claim_locks)"},
+	[PGSINK_CLAIM_EXPIRED] = {IDEM_PROTO_IMPOSSIBLE, "22023",
+		"event is too old for the target's claims to tell a repeat: if it had no effect there, call consumer_alter there"
+	" with a longer retention, then relay_redrive; else relay_discard"},
+	[PGSINK_CLAIM_DEAD] = {IDEM_PROTO_IMPOSSIBLE, "55000",
+		"event is dead at the target: call consumer_redrive there, then relay_redrive; or, if it is to have no effect,"
+	" relay_discard"},
+	[PGSINK_CLAIM_UNKNOWN] = {IDEM_PROTO_REJECTED, "0A000",
+	"the target's answer to the claim is not known to this version of the sink's program, which has to be updated"}
+};
+
 void
 pgsink_decide_claims(PgSink *p)
 {
 	for (uint32_t i = 0; i < p->batch.count; i++)
 	{
 		PgSinkEvent *e = &p->batch.events[i];
+		char		message[IDEM_PROTO_MAX_MESSAGE];
 
-		if (e->outcome != 0)
+		if (e->outcome != 0 || refusals[e->claim].outcome == 0)
 			continue;
-		if (e->claim == PGSINK_CLAIM_BUSY)
-			pgsink_decide(p, i, IDEM_PROTO_RETRY, "55P03",
-						  "another transaction at the target holds the claim of the event");
-		else if (e->claim == PGSINK_CLAIM_EXPIRED)
-			pgsink_decide(p, i, IDEM_PROTO_REJECTED, "22023",
-						  "event is too old for the target's claims to tell a repeat");
+		snprintf(message, sizeof(message), "%s; consumer \"%s\"", refusals[e->claim].message,
+				 p->config.consumer);
+		pgsink_decide(p, i, refusals[e->claim].outcome, refusals[e->claim].sqlstate, message);
 	}
 }
 

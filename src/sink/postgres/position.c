@@ -129,6 +129,34 @@ read_row(PgSink *p, const PGresult *res, int64_t before, IdemProtoReady *ready)
 	return true;
 }
 
+/*
+ * Would a position stay with its effects?  A crash of the target empties an unlogged table,
+ * and behind a view or in a foreign table may be one of these, or another server that commits
+ * by itself.  A table that is not there is left to the statements.  False: p->failure.
+ */
+static bool
+is_kept(PgSink *p)
+{
+	const char *values[2] = {p->config.position_schema, p->config.position_name};
+	PGresult   *res = pgsink_look_up(p, "SELECT c.relkind OPERATOR(pg_catalog.=) ANY ('{r,p}'), " PGSINK_IS_UNLOGGED
+									 " FROM pg_catalog.pg_class c"
+									 " JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) c.relnamespace"
+									 " WHERE s.nspname OPERATOR(pg_catalog.=) $1 AND c.relname OPERATOR(pg_catalog.=) $2",
+									 2, values);
+	bool		ok = res != NULL;
+
+	if (ok && PQntuples(res) > 0 && strcmp(PQgetvalue(res, 0, 0), "t") != 0)
+		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
+							"position table %s at the target is no table, but a view, a foreign table or the like: nothing tells that a position stays there with its effects; name a table in the option \"position_table\"",
+							p->position_table);
+	else if (ok && PQntuples(res) > 0 && strcmp(PQgetvalue(res, 0, 1), "t") == 0)
+		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
+							"position table %s at the target, or a partition of it, is unlogged: a crash of the target would empty it, and effects that stayed would be made again; run ALTER TABLE ... SET LOGGED there",
+							p->position_table);
+	PQclear(res);
+	return ok;
+}
+
 /* Lock the row, and make it if there is none: epoch is the one that it has.  False: an error, or p->failure. */
 static bool
 lock_row(PgSink *p, int64_t *epoch)
@@ -190,6 +218,8 @@ pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 	int64_t		before = 0;
 
 	write_statements(p);
+	if (!is_kept(p))
+		return false;
 	if (lock_row(p, &before) && raise_epoch(p, before, ready))
 		return true;
 	if (p->error.set)
@@ -206,6 +236,8 @@ pgsink_rehearse_position(PgSink *p)
 
 	write_statements(p);
 	pgsink_forget_error(p);
+	if (!is_kept(p))
+		return false;
 	sql[0] = pgsink_format(INSERT_SQL, p->position_table);
 	sql[1] = pgsink_format(LOCK_SQL, p->position_table);
 	sql[2] = pgsink_format(RAISE_SQL, p->position_table);
@@ -252,7 +284,7 @@ pgsink_look_at_position(PgSink *p)
 	if (p->error.set)
 		return pgsink_fail_for_error(p, "read the relay's position at the target");
 	return ours || idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
-								  "position \"%s\" in %s at the target is that of another relay of this name, or of this one before it was adopted",
+								  "position \"%s\" in %s at the target is that of another relay of this name, or of this one before it was adopted; two relays of one name, of two databases, need a position_table each, or another name",
 								  p->config.relay, p->position_table);
 }
 

@@ -63,10 +63,13 @@ typedef enum PgSinkClaim
 	PGSINK_CLAIM_NONE,			/* not asked for */
 	PGSINK_CLAIM_ASKED,			/* asked for; the answer is to come */
 	PGSINK_CLAIM_GRANTED,
-	PGSINK_CLAIM_DUPLICATE,		/* the event was done, or given up, before */
-	PGSINK_CLAIM_BUSY,			/* another transaction holds the claim */
-	PGSINK_CLAIM_EXPIRED		/* the event is too old: claims no longer tell
+	PGSINK_CLAIM_DUPLICATE,		/* the event was done before */
+	PGSINK_CLAIM_BUSY,			/* another transaction holds the claim, or it
+								 * is past the budget of locks */
+	PGSINK_CLAIM_EXPIRED,		/* the event is too old: claims no longer tell
 								 * whether it is a repeat */
+	PGSINK_CLAIM_DEAD,			/* the event is parked at the target */
+	PGSINK_CLAIM_UNKNOWN		/* a word of a later version */
 } PgSinkClaim;
 
 typedef struct PgSinkEvent
@@ -311,6 +314,12 @@ extern void pgsink_send_calls(PgSink *p, const uint32_t *which, uint32_t n);
  * False if there is not an answer for each: p->failure.
  */
 extern void pgsink_send_claims(PgSink *p);
+
+/*
+ * Queue, before calls and behind settings: the claims of this transaction are the
+ * program's, so a call that claims one of these events for their consumer fails.
+ */
+extern void pgsink_guard_claims(PgSink *p);
 extern bool pgsink_read_claims(PgSink *p, const PGresult *res);
 
 /*
@@ -367,6 +376,21 @@ extern PgSinkFate pgsink_ask_fate(PgSink *p);
 extern PgSinkFate pgsink_ask_takeover(PgSink *p);
 
 /* target.c */
+
+/*
+ * Run one query, in a transaction, where the timeouts of the role do not hold.
+ * NULL: p->failure.  The caller clears the result.
+ */
+extern PGresult *pgsink_look_up(PgSink *p, const char *sql, int nparams, const char *const *values);
+
+/*
+ * In a query with a row c of pg_class: does a crash of the target empty the table, or a
+ * partition of it?
+ */
+#define PGSINK_IS_UNLOGGED \
+	"(c.relpersistence OPERATOR(pg_catalog.=) 'u' OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p" \
+	" JOIN pg_catalog.pg_class k ON k.oid OPERATOR(pg_catalog.=) p.relid" \
+	" WHERE k.relpersistence OPERATOR(pg_catalog.=) 'u'))"
 
 /* Look up the target and write its statements.  False: p->failure. */
 extern bool pgsink_describe_target(PgSink *p);

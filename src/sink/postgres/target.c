@@ -73,12 +73,8 @@ find_field(const char *name)
 	return NO_FIELD;
 }
 
-/*
- * Run one query, in a transaction, where the timeouts of the role do not hold.
- * NULL with p->failure.  The caller clears the result.
- */
-static PGresult *
-look_up(PgSink *p, const char *sql, int nparams, const char *const *values)
+PGresult *
+pgsink_look_up(PgSink *p, const char *sql, int nparams, const char *const *values)
 {
 	const uint32_t types[3] = {PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT, PGSINK_TYPE_TEXT};
 	PgSinkPending pending;
@@ -205,7 +201,7 @@ static bool
 describe_function(PgSink *p)
 {
 	const char *values[2] = {p->config.schema, p->config.name};
-	PGresult   *res = look_up(p, FUNCTION_QUERY, 2, values);
+	PGresult   *res = pgsink_look_up(p, FUNCTION_QUERY, 2, values);
 	bool		ok = res != NULL && check_function(p, res) && use_arguments(p, res);
 
 	if (ok)
@@ -238,7 +234,8 @@ pgsink_read_look(const PGresult *res)
 
 /*
  * One row per column that can be written; the last values: is the column
- * unique, and does a crash of the target empty the table, or a part of it?
+ * unique; does a crash of the target empty the table, or a part of it; and a rule that
+ * rewrites INSERT.
  */
 #define TABLE_QUERY \
 	"SELECT a.attname, CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END," \
@@ -247,9 +244,10 @@ pgsink_read_look(const PGresult *res)
 	" WHERE i.indrelid OPERATOR(pg_catalog.=) a.attrelid AND i.indisunique" \
 	" AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL" \
 	" AND i.indnkeyatts OPERATOR(pg_catalog.=) 1 AND i.indkey[0] OPERATOR(pg_catalog.=) a.attnum)," \
-	" c.relpersistence OPERATOR(pg_catalog.=) 'u' OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) p" \
-	" JOIN pg_catalog.pg_class k ON k.oid OPERATOR(pg_catalog.=) p.relid" \
-	" WHERE k.relpersistence OPERATOR(pg_catalog.=) 'u')" \
+	" " PGSINK_IS_UNLOGGED "," \
+	" (SELECT pg_catalog.min(r.rulename::pg_catalog.text) FROM pg_catalog.pg_rewrite r" \
+	" WHERE r.ev_class OPERATOR(pg_catalog.=) c.oid AND r.ev_type OPERATOR(pg_catalog.=) '3'" \
+	" AND r.ev_enabled OPERATOR(pg_catalog.<>) 'D')" \
 	" FROM pg_catalog.pg_attribute a" \
 	" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) a.attrelid" \
 	" JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) c.relnamespace" \
@@ -292,6 +290,15 @@ use_columns(PgSink *p, const PGresult *res)
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
 							  "table %s.%s at the target, or a partition of it, is unlogged: a crash of the target would empty it, and the relay would not know; run ALTER TABLE ... SET LOGGED there",
 							  schema, name);
+
+	/*
+	 * the rule may insert something else, or nothing, and ON CONFLICT raises
+	 * no error
+	 */
+	if (!PQgetisnull(res, 0, 5))
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
+							  "table %s.%s at the target has rule \"%s\" on INSERT, which may keep events out of it unseen; drop the rule, or use a trigger in its place",
+							  schema, name, idem_sink_without_secrets(PQgetvalue(res, 0, 5)));
 	for (int i = 0; i < PQntuples(res); i++)
 	{
 		PgSinkField f = find_field(PQgetvalue(res, i, 0));
@@ -315,7 +322,7 @@ static bool
 describe_table(PgSink *p)
 {
 	const char *values[2] = {p->config.schema, p->config.name};
-	PGresult   *res = look_up(p, TABLE_QUERY, 2, values);
+	PGresult   *res = pgsink_look_up(p, TABLE_QUERY, 2, values);
 	bool		ok = res != NULL && use_columns(p, res);
 
 	PQclear(res);
@@ -453,9 +460,9 @@ describe_claims(PgSink *p)
 	if (strcmp(p->config.claim, "off") == 0 ||
 		(strcmp(p->config.claim, "auto") == 0 && !p->config.is_function))
 		return true;
-	res = look_up(p, "SELECT s.nspname FROM pg_catalog.pg_extension x"
-				  " JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) x.extnamespace"
-				  " WHERE x.extname OPERATOR(pg_catalog.=) 'idempotency'", 0, NULL);
+	res = pgsink_look_up(p, "SELECT s.nspname FROM pg_catalog.pg_extension x"
+						 " JOIN pg_catalog.pg_namespace s ON s.oid OPERATOR(pg_catalog.=) x.extnamespace"
+						 " WHERE x.extname OPERATOR(pg_catalog.=) 'idempotency'", 0, NULL);
 	if (res == NULL)
 		return false;
 	if (PQntuples(res) > 0)

@@ -145,6 +145,21 @@ def test_unlogged_inbox():
         assert f["outcome"] == "rejected" and f["sqlstate"] == "55000" and "unlogged" in f["message"], f
 
 
+def test_inbox_with_a_rule():
+    """A rule may keep events from being inserted, without any error."""
+    t = Target()
+    for when in ("", " WHERE NEW.event_type = 'T'"):
+        t.psql(f"CREATE OR REPLACE RULE hides AS ON INSERT TO app.inbox{when} DO INSTEAD NOTHING")
+        f = t.failed(function=None, table="app.inbox")
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "55000" and 'rule "hides" on INSERT' in f["message"], f
+    t.psql("ALTER TABLE app.inbox DISABLE RULE hides")
+    w = t.start(function=None, table="app.inbox")
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    assert t.count("app.inbox") == 1
+    w.close()
+
+
 def test_inbox_with_a_trigger_that_fails():
     """The same SQLSTATEs of a trigger, while the table has its shape, are the event's; what came to it is no field."""
     t = Target()

@@ -193,6 +193,24 @@ def test_position_is_not_stored_as_sent():
     not_stored(t.failed())
 
 
+def test_position_that_does_not_stay():
+    """A crash would empty the table, or a part of it, or what is behind it: the effects that stay would come again."""
+    t = Target()
+    t.psql("""CREATE TABLE app.parts (LIKE public.idempotency_sink_position INCLUDING ALL) PARTITION BY LIST (relay);
+        CREATE UNLOGGED TABLE app.part PARTITION OF app.parts DEFAULT;
+        CREATE UNLOGGED TABLE app.gone (LIKE public.idempotency_sink_position INCLUDING ALL);
+        CREATE TABLE app.kept (LIKE public.idempotency_sink_position INCLUDING ALL);
+        CREATE VIEW app.seen AS SELECT * FROM app.kept;
+        CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w;
+        CREATE FOREIGN TABLE app.far (relay text, epoch bigint, incarnation text, row_id bigint, k bigint, updated_at timestamptz) SERVER s""")
+    for table, says in (("gone", "unlogged"), ("parts", "unlogged"), ("seen", "no table"), ("far", "no table")):
+        f = t.failed(position_table=f"app.{table}")
+        assert f["outcome"] == "rejected" and f["sqlstate"] == "55000" and says in f["message"] and f'"app"."{table}"' in f["message"], f
+    t.psql("ALTER TABLE app.part SET LOGGED")
+    for table in ("kept", "parts"):
+        t.start(position_table=f"app.{table}").close()
+
+
 def test_target_cleared():
     for ready in set_back("DELETE FROM idempotency_sink_position"):
         assert ready["has_position"] == 0, ready
