@@ -38,6 +38,7 @@
 #include "relay/child/process.h"
 #include "relay/config.h"
 #include "relay/kind.h"
+#include "relay/position/position.h"
 #include "relay/report.h"
 #include "relay/witness.h"
 #include "relay/worker_slots.h"
@@ -244,7 +245,7 @@ remedy_of(IdemRelayState state, const char *relay)
 		case IDEM_RELAY_UNWITNESSED:
 			return "See the area \"witness\".";
 		default:
-			return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE, which says what to do. No row: the target is there and refuses the events; last_error of idempotency.stat_relay says why.", name);
+			return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE, which says what to do.", name);
 	}
 }
 
@@ -288,6 +289,27 @@ reason_of(const IdemRelayConfig *c, IdemRelayState state)
 					idem_relay_halts[c->halted].message : message);
 }
 
+/* A relay that fails may fail for want of its position. */
+static bool
+lost_position(const IdemRelayConfig *c)
+{
+	IdemRelayState barred;
+	const char *message;
+
+	return !idem_relay_is_barred(c, &barred, &message) && idem_position_last(c->relay_id, c->epoch) == NULL;
+}
+
+static void
+put_state(IdemDoctor *d, const IdemRelayConfig *c, IdemRelayState state)
+{
+	bool		lost = lost_position(c);
+
+	idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+					psprintf("relay \"%s\" is %s%s", c->name, idem_state_names[state],
+							 lost ? ": the log of positions has no position of it" : reason_of(c, state)),
+					lost ? IDEM_LOST_POSITION_REMEDY : remedy_of(state, c->name));
+}
+
 /* What to do about a relay that has waited for this for longer than it should. */
 static char *
 remedy_of_wait(const char *waiting, const char *relay)
@@ -300,6 +322,8 @@ remedy_of_wait(const char *waiting, const char *relay)
 		return "Bring a standby of synchronous_standby_names back, or take it out of this setting and SELECT pg_reload_conf().";
 	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_PARKED_ROOM]) == 0)
 		return "As an operator read last_error of stat_relay and mend the cause; or raise idempotency.max_parked and SELECT pg_reload_conf().";
+	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_TURN]) == 0)
+		return IDEM_HUNG_REMEDY;
 	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_LOCK]) == 0 || strcmp(waiting, idem_wait_names[IDEM_WAIT_FUNCTION]) == 0)
 		return "End the transaction that pg_blocking_pids() names for the relay's process, pid of stat_relay; if there is none, the function itself takes so long.";
 	return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE; and read last_error of stat_relay.", quote_literal_cstr(relay));
@@ -374,9 +398,7 @@ idem_doctor_relays(IdemDoctor *d)
 		IdemRelayState state;
 
 		if (needs_somebody(c, entries, n, &state))
-			idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
-							psprintf("relay \"%s\" is %s%s", c->name, idem_state_names[state], reason_of(c, state)),
-							remedy_of(state, c->name));
+			put_state(d, c, state);
 	}
 	look_at_waits(d);
 	look_at_dead_letters(d);

@@ -71,6 +71,12 @@
 /* After so many ends in a row a database's own worker leaves its slot to others. */
 #define MAX_STARTS 3
 
+/*
+ * A worker without a turn for so long hangs.  An idle one has a turn at each maintenance,
+ * and the relays of a busy one are counted one by one.
+ */
+#define HUNG_MS 10000
+
 /* The launcher tries again each second while processes are lacking. */
 #define LATELY_MS 3000
 
@@ -161,6 +167,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 		pg_atomic_init_u32(&all.slot[i].wake, 0);
 		pg_atomic_init_u32(&all.slot[i].config, 0);
 		pg_atomic_init_u64(&all.slot[i].committed_at, 0);
+		pg_atomic_init_u64(&all.slot[i].turn_at, 0);
 	}
 }
 
@@ -332,6 +339,27 @@ idem_slots_state(int relay_id)
 			slot->starting ? IDEM_SLOT_STARTS : IDEM_SLOT_WAITS;
 	LWLockRelease(lock);
 	return state;
+}
+
+/*
+ * A function relay without a worker of its own is served by that of the database.  A
+ * clock that is set changes nothing: the age is that of the monotonic clock.
+ */
+TimestampTz
+idem_slots_hung_since(int relay_id)
+{
+	IdemClock	now = idem_clock();
+	IdemClock	turn_at = now;
+	IdemWorkerSlot *slot;
+
+	LWLockAcquire(lock, LW_SHARED);
+	slot = find_slot(MyDatabaseId, relay_id);
+	if (slot == NULL || slot->pid == 0)
+		slot = find_slot(MyDatabaseId, 0);
+	if (slot != NULL && slot->pid != 0)
+		turn_at = (IdemClock) pg_atomic_read_u64(&slot->turn_at);
+	LWLockRelease(lock);
+	return now < idem_clock_plus_ms(turn_at, HUNG_MS) ? 0 : GetCurrentTimestamp() - (now - turn_at);
 }
 
 /* The launcher's part */
@@ -575,6 +603,7 @@ idem_slot_attach(int slotno, Oid *dboid, int *relay_id)
 		my_slot->pid = MyProcPid;
 		my_slot->procno = IDEM_MY_PROCNO;
 		my_slot->started = true;
+		idem_slot_takes_turn();
 		my_generation = my_slot->generation;
 		*relay_id = my_slot->relay_id;
 		*dboid = my_slot->dboid;
@@ -636,6 +665,12 @@ idem_slot_resign(void)
 	if (my_slot->generation == my_generation)
 		my_slot->wanted = false;
 	LWLockRelease(lock);
+}
+
+void
+idem_slot_takes_turn(void)
+{
+	pg_atomic_write_u64(&my_slot->turn_at, (uint64) idem_clock());
 }
 
 void

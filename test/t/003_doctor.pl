@@ -165,6 +165,19 @@ foreach my $add (
 }
 finds('a sequence that was set', 'tables', qr/^sequence idempotency_data\.outbox_seq was set by others than the outbox, to 1: /, qr/^As a superuser: (SELECT idempotency\.outbox_mend_seq\(\);)$/,
 	sub { sql(q{SELECT setval('idempotency_data.outbox_seq', 1)}) }, sub { sql($_[0]) });
+# A number near the end, of a row that was rolled back: nobody sees the row.
+finds('numbers that are used up', 'tables', qr/^sequence idempotency_data\.outbox_seq has no numbers left for events: it is at \d+, after a row of idempotency_data\.outbox_segment_\d$/,
+	qr/ Then (VACUUM .*;)$/,
+	sub { my $segment = sql('SELECT segment FROM idempotency.outbox_segments() WHERE is_current');
+		sql(qq{BEGIN; INSERT INTO idempotency_data.outbox_segment_$segment (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
+			VALUES ('3', 4611686018427387903, gen_random_uuid(), now(), 't', 'a', 'x', '{}'); ROLLBACK});
+		sql(q{SELECT setval('idempotency_data.outbox_seq', 1)});
+		sql('SELECT idempotency.outbox_mend_seq()');
+		my (undef, undef, $refused) = $node->psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+		like($refused, qr/has no numbers left.*HINT: .*doctor\(\) names the table/s, 'numbers that are used up: events are refused') },
+	sub { my @statements = split /; ?/, $_[0];
+		IdemRelay::wait_until('VACUUM may take the row', sub { sql($_) foreach @statements; return !findings('tables') }) });
+sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
 # tables that only SQL writes may have them
 sql('CREATE TRIGGER seen AFTER INSERT ON idempotency_data.relay_parked EXECUTE FUNCTION on_change()');
 is(scalar(findings('tables')), 0, 'a trigger on a table that SQL writes');
@@ -277,6 +290,17 @@ finds('a function that is gone', 'relays', qr/^relay "works" is misconfigured$/,
 	sub { sql('ALTER FUNCTION handle RENAME TO away'); sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}); IdemTest::wait_for($node, q{SELECT state = 'misconfigured' FROM idempotency.stat_relay}) },
 	sub { like(sql($_[0]), qr/function/, 'relay_check says that it is the function'); sql('ALTER FUNCTION away RENAME TO handle'); sql(q{SELECT idempotency.relay_alter('works', batch_events => 10)});
 		IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
+
+# A worker that hangs has to be found by whoever asks for what does not get on.
+my ($look) = slurp_file("$FindBin::RealBin/../../doc/howto/operate.md") =~ /^## Look$.*?^```sql\n(.*?);\n```$/ms or die 'operate.md has no Look';
+my $hung = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'idempotency relay' AND datname = 'postgres' LIMIT 1});
+finds('a worker that hangs', 'relays', qr/^relay "works" has waited for turn of the worker since /, qr/is (stopped), and goes on by SIGCONT/,
+	sub { kill 'STOP', $hung; IdemTest::wait_for($node, qq{SELECT waiting_for = 'turn of the worker' FROM ($look) AS look}) },
+	sub { kill 'CONT', $hung; IdemTest::wait_for($node, qq{SELECT count(*) = 0 FROM ($look) AS look}) });
+finds('a position that is gone', 'relays', qr/^relay "works" is \w+: the log of positions has no position of it$/, qr/calls (relay_adopt): /,
+	sub { sql(q{DELETE FROM idempotency_data.relay_log_0; DELETE FROM idempotency_data.relay_log_1; SELECT idempotency.relay_resume('works'); SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+		IdemTest::wait_for($node, q{SELECT state NOT IN ('starting', 'streaming', 'idle') FROM idempotency.stat_relay}) },
+	sub { sql(q{SELECT idempotency.relay_adopt('works')}); IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
 sql(q{SELECT idempotency.outbox_enqueue('t', 'dead', 'E', '{"secret": "hunter2"}')});
 IdemTest::wait_for($node, 'SELECT dead = 1 FROM idempotency.stat_relay');
 my @dead = findings('relays');
