@@ -165,23 +165,29 @@ foreach my $add (
 }
 finds('a sequence that was set', 'tables', qr/^sequence idempotency_data\.outbox_seq was set by others than the outbox, to 1: /, qr/^As a superuser: (SELECT idempotency\.outbox_mend_seq\(\);)$/,
 	sub { sql(q{SELECT setval('idempotency_data.outbox_seq', 1)}) }, sub { sql($_[0]) });
-# A number near the end, of a row that was rolled back: nobody sees the row.
-finds('numbers that are used up', 'tables', qr/^sequence idempotency_data\.outbox_seq has no numbers left for events: it is at \d+, after a row of idempotency_data\.outbox_segment_\d$/,
-	qr/ Then (VACUUM .*;)$/,
-	sub { my $segment = sql('SELECT segment FROM idempotency.outbox_segments() WHERE is_current');
-		sql(qq{BEGIN; INSERT INTO idempotency_data.outbox_segment_$segment (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
-			VALUES ('3', 4611686018427387903, gen_random_uuid(), now(), 't', 'a', 'x', '{}'); ROLLBACK});
-		sql(q{SELECT setval('idempotency_data.outbox_seq', 1)});
-		sql('SELECT idempotency.outbox_mend_seq()');
-		my (undef, undef, $refused) = $node->psql('postgres', q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
-		like($refused, qr/has no numbers left.*HINT: .*doctor\(\) names the table/s, 'numbers that are used up: events are refused') },
-	sub { my @statements = split /; ?/, $_[0];
-		IdemRelay::wait_until('VACUUM may take the row', sub { sql($_) foreach @statements; return !findings('tables') }) });
-sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
 # tables that only SQL writes may have them
 sql('CREATE TRIGGER seen AFTER INSERT ON idempotency_data.relay_parked EXECUTE FUNCTION on_change()');
 is(scalar(findings('tables')), 0, 'a trigger on a table that SQL writes');
 sql('DROP TRIGGER seen ON idempotency_data.relay_parked');
+
+# A number near the end, in a database that has given out none.  The row was rolled back, so nobody sees it.
+sql('CREATE DATABASE numbers');
+sub in_numbers
+{
+	return $node->safe_psql('numbers', $_[0]);
+}
+my $used_up = q{SELECT finding, remedy FROM idempotency.doctor() WHERE area = 'tables' AND NOT ok};
+in_numbers(q{CREATE EXTENSION idempotency CASCADE});
+in_numbers(q{BEGIN; INSERT INTO idempotency_data.outbox_segment_3 (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
+	VALUES ('3', 4611686018427387903, gen_random_uuid(), now(), 't', 'a', 'x', '{}'); ROLLBACK});
+my (undef, undef, $refused) = $node->psql('numbers', q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+like($refused, qr/has no numbers left for events.*HINT: .*doctor\(\) names the table/s, 'a number near the end: events are refused');
+my ($exhausted, $leads_out) = split /\|/, in_numbers($used_up);
+like($exhausted, qr/^sequence idempotency_data\.outbox_seq has no numbers left for events: it is at 46116860184273879\d\d, after a row of idempotency_data\.outbox_segment_3\z/, 'and it is found');
+my ($statements) = $leads_out =~ /^As a superuser: SELECT ctid.* Then (VACUUM .*;)$/ or die "no remedy: $leads_out";
+IdemRelay::wait_until('VACUUM may take the row', sub { in_numbers($_) foreach split /; ?/, $statements; return in_numbers($used_up) eq '' });
+isnt(in_numbers(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}), '', 'the remedy mends it');
+sql('DROP DATABASE numbers');
 
 #
 # Versions
@@ -292,10 +298,10 @@ finds('a function that is gone', 'relays', qr/^relay "works" is misconfigured$/,
 		IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
 
 # A worker that hangs has to be found by whoever asks for what does not get on.
-my ($look) = slurp_file("$FindBin::RealBin/../../doc/howto/operate.md") =~ /^## Look$.*?^```sql\n(.*?);\n```$/ms or die 'operate.md has no Look';
-my $hung = sql(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'idempotency relay' AND datname = 'postgres' LIMIT 1});
-finds('a worker that hangs', 'relays', qr/^relay "works" has waited for turn of the worker since /, qr/is (stopped), and goes on by SIGCONT/,
-	sub { kill 'STOP', $hung; IdemTest::wait_for($node, qq{SELECT waiting_for = 'turn of the worker' FROM ($look) AS look}) },
+my $look = IdemRelay::operator_query(5);
+my $hung = sql(q{SELECT pid FROM idempotency.stat_relay});
+finds('a worker that hangs', 'relays', qr/^relay "works" has waited for turn of worker since /, qr/is (stopped), and goes on by SIGCONT/,
+	sub { kill 'STOP', $hung; IdemTest::wait_for($node, qq{SELECT waiting_for = 'turn of worker' FROM ($look) AS look}) },
 	sub { kill 'CONT', $hung; IdemTest::wait_for($node, qq{SELECT count(*) = 0 FROM ($look) AS look}) });
 finds('a position that is gone', 'relays', qr/^relay "works" is \w+: the log of positions has no position of it$/, qr/calls (relay_adopt): /,
 	sub { sql(q{DELETE FROM idempotency_data.relay_log_0; DELETE FROM idempotency_data.relay_log_1; SELECT idempotency.relay_resume('works'); SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});

@@ -194,7 +194,7 @@ sound('fn', 'after relay_adopt');
 # A worker that hangs.
 my $worker = sql(q{SELECT pid FROM idempotency.stat_relay WHERE relay = 'pg'});
 kill 'STOP', $worker;
-IdemTest::wait_for($node, q{SELECT waiting_for = 'turn of the worker' AND waiting_since < now() FROM idempotency.stat_relay WHERE relay = 'pg'});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'turn of worker' AND waiting_since < now() FROM idempotency.stat_relay WHERE relay = 'pg'});
 like(faults('pg'), qr/^worker: the worker has taken no turn since [^;]*$/, 'a worker that hangs: is found');
 kill 'CONT', $worker;
 sound('pg', 'when it goes on');
