@@ -42,11 +42,8 @@
 #include "postgres.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include "access/xlog.h"
-#include "catalog/pg_control.h"
-#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -71,12 +68,6 @@
 /* After so many ends in a row a database's own worker leaves its slot to others. */
 #define MAX_STARTS 3
 
-/*
- * A worker without a turn for so long hangs.  An idle one has a turn at each maintenance,
- * and the relays of a busy one are counted one by one.
- */
-#define HUNG_MS 10000
-
 /* The launcher tries again each second while processes are lacking. */
 #define LATELY_MS 3000
 
@@ -85,7 +76,7 @@ typedef struct SlotsShmem
 	int			launcher_procno;	/* -1: no launcher */
 	pg_atomic_uint32 launcher_wake;
 	pg_atomic_uint32 news;		/* rises when all workers are to look again */
-	bool		after_crash;	/* see is_after_crash */
+	bool		after_crash;	/* see idem_starts_after_crash */
 	pg_atomic_uint64 lacked_at; /* when max_worker_processes were used up last */
 	IdemSlotDemand demand;
 	IdemWorkerSlot slots[FLEXIBLE_ARRAY_MEMBER];
@@ -115,24 +106,6 @@ idem_slots_shmem_size(void)
 	return add_size(size, mul_size(MaxBackends, sizeof(Oid)));
 }
 
-/*
- * Does this start count as one after a crash?  Yes after an end other than a
- * clean shutdown.  Yes in a standby, which may be promoted because the primary
- * did not survive an event.  Yes in a recovery to an earlier time: the targets
- * may be ahead of that time.  Asked before recovery begins, also when the
- * postmaster starts over after a crash.
- */
-static bool
-is_after_crash(void)
-{
-	ControlFileData *control;
-	bool		crc_ok;
-
-	control = get_controlfile(DataDir, &crc_ok);
-	return !crc_ok || control->state != DB_SHUTDOWNED ||
-		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
-}
-
 /* Were max_worker_processes used up at the launcher's last try? */
 static bool
 lacked_process_lately(void)
@@ -159,7 +132,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 	pg_atomic_init_u32(&shared->launcher_wake, 0);
 	pg_atomic_init_u32(&shared->news, 0);
 	pg_atomic_init_u64(&shared->lacked_at, 0);
-	shared->after_crash = is_after_crash();
+	shared->after_crash = idem_starts_after_crash();
 	shared->demand.room = all.n;
 	for (int i = 0; i < all.n; i++)
 	{
@@ -341,25 +314,15 @@ idem_slots_state(int relay_id)
 	return state;
 }
 
-/*
- * A function relay without a worker of its own is served by that of the database.  A
- * clock that is set changes nothing: the age is that of the monotonic clock.
- */
 TimestampTz
 idem_slots_hung_since(int relay_id)
 {
-	IdemClock	now = idem_clock();
-	IdemClock	turn_at = now;
-	IdemWorkerSlot *slot;
+	TimestampTz since;
 
 	LWLockAcquire(lock, LW_SHARED);
-	slot = find_slot(MyDatabaseId, relay_id);
-	if (slot == NULL || slot->pid == 0)
-		slot = find_slot(MyDatabaseId, 0);
-	if (slot != NULL && slot->pid != 0)
-		turn_at = (IdemClock) pg_atomic_read_u64(&slot->turn_at);
+	since = idem_shares_hung_since(&all, relay_id);
 	LWLockRelease(lock);
-	return now < idem_clock_plus_ms(turn_at, HUNG_MS) ? 0 : GetCurrentTimestamp() - (now - turn_at);
+	return since;
 }
 
 /* The launcher's part */

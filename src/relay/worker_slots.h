@@ -150,6 +150,9 @@ extern void idem_shares_ask_to_yield(const IdemSlots *all, Oid dboid, int n);
  */
 extern void idem_shares_complain(Oid dboid, bool no_process);
 
+/* As idem_slots_hung_since. */
+extern TimestampTz idem_shares_hung_since(const IdemSlots *all, int relay_id);
+
 /* Wake a process.  A stale number wakes another process for nothing. */
 extern void idem_shares_wake(int procno);
 
