@@ -360,6 +360,31 @@ look_at_waits(IdemDoctor *d)
 	SPI_finish();
 }
 
+/*
+ * Ids of the log of positions come from its sequence, which is never behind a row that can
+ * be seen.  A row with a greater id is the last one of its relay, whatever the relay writes.
+ */
+static void
+look_at_positions(IdemDoctor *d)
+{
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_read("SELECT l.log, l.id FROM %s.relay_log_id s, (SELECT 'relay_log_0', pg_catalog.max(id) FROM %s.relay_log_0"
+					  " UNION ALL SELECT 'relay_log_1', pg_catalog.max(id) FROM %s.relay_log_1) AS l (log, id)"
+					  " WHERE l.id > s.last_value", 0, NULL, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		char	   *table = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
+		char	   *id = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2);
+
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("a row of %s has the id %s, which was never given out: its relay keeps that position for ever", table, id),
+						psprintf("As a superuser: DELETE FROM " IDEM_DATA_SCHEMA_NAME ".%s WHERE id = %s; then look again.", table, id));
+	}
+	SPI_finish();
+}
+
 static void
 look_at_dead_letters(IdemDoctor *d)
 {
@@ -401,6 +426,7 @@ idem_doctor_relays(IdemDoctor *d)
 			put_state(d, c, state);
 	}
 	look_at_waits(d);
+	look_at_positions(d);
 	look_at_dead_letters(d);
 	if (relays == NIL && idem_outbox_last_seq() > 0)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "events are enqueued and no relay is there, so the outbox grows",

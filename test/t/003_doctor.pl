@@ -303,6 +303,10 @@ my $hung = sql(q{SELECT pid FROM idempotency.stat_relay});
 finds('a worker that hangs', 'relays', qr/^relay "works" has waited for turn of worker since /, qr/is (stopped), and goes on by SIGCONT/,
 	sub { kill 'STOP', $hung; IdemTest::wait_for($node, qq{SELECT waiting_for = 'turn of worker' FROM ($look) AS look}) },
 	sub { kill 'CONT', $hung; IdemTest::wait_for($node, qq{SELECT count(*) = 0 FROM ($look) AS look}) });
+finds('a position with an id of its own', 'relays', qr/^a row of relay_log_0 has the id 1152921504606846970, /, qr/^As a superuser: (DELETE .*;) then/,
+	sub { sql(q{CREATE TEMP TABLE copied AS SELECT * FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) AS l LIMIT 1;
+		UPDATE copied SET id = 1152921504606846970; INSERT INTO idempotency_data.relay_log_0 TABLE copied}) },
+	sub { sql($_[0]) });
 finds('a position that is gone', 'relays', qr/^relay "works" is \w+: the log of positions has no position of it$/, qr/calls (relay_adopt): /,
 	sub { sql(q{DELETE FROM idempotency_data.relay_log_0; DELETE FROM idempotency_data.relay_log_1; SELECT idempotency.relay_resume('works'); SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
 		IdemTest::wait_for($node, q{SELECT state NOT IN ('starting', 'streaming', 'idle') FROM idempotency.stat_relay}) },
