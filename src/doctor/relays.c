@@ -38,6 +38,7 @@
 #include "relay/child/process.h"
 #include "relay/config.h"
 #include "relay/kind.h"
+#include "relay/position/position.h"
 #include "relay/report.h"
 #include "relay/witness.h"
 #include "relay/worker_slots.h"
@@ -244,7 +245,7 @@ remedy_of(IdemRelayState state, const char *relay)
 		case IDEM_RELAY_UNWITNESSED:
 			return "See the area \"witness\".";
 		default:
-			return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE, which says what to do. No row: the target is there and refuses the events; last_error of idempotency.stat_relay says why.", name);
+			return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE, which says what to do.", name);
 	}
 }
 
@@ -288,6 +289,27 @@ reason_of(const IdemRelayConfig *c, IdemRelayState state)
 					idem_relay_halts[c->halted].message : message);
 }
 
+/* A relay that fails may fail for want of its position. */
+static bool
+lost_position(const IdemRelayConfig *c)
+{
+	IdemRelayState barred;
+	const char *message;
+
+	return !idem_relay_is_barred(c, &barred, &message) && idem_position_last(c->relay_id, c->epoch) == NULL;
+}
+
+static void
+put_state(IdemDoctor *d, const IdemRelayConfig *c, IdemRelayState state)
+{
+	bool		lost = lost_position(c);
+
+	idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+					psprintf("relay \"%s\" is %s%s", c->name, idem_state_names[state],
+							 lost ? ": the log of positions has no position of it" : reason_of(c, state)),
+					lost ? IDEM_LOST_POSITION_REMEDY : remedy_of(state, c->name));
+}
+
 /* What to do about a relay that has waited for this for longer than it should. */
 static char *
 remedy_of_wait(const char *waiting, const char *relay)
@@ -300,6 +322,8 @@ remedy_of_wait(const char *waiting, const char *relay)
 		return "Bring a standby of synchronous_standby_names back, or take it out of this setting and SELECT pg_reload_conf().";
 	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_PARKED_ROOM]) == 0)
 		return "As an operator read last_error of stat_relay and mend the cause; or raise idempotency.max_parked and SELECT pg_reload_conf().";
+	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_TURN]) == 0)
+		return IDEM_HUNG_REMEDY;
 	if (strcmp(waiting, idem_wait_names[IDEM_WAIT_LOCK]) == 0 || strcmp(waiting, idem_wait_names[IDEM_WAIT_FUNCTION]) == 0)
 		return "End the transaction that pg_blocking_pids() names for the relay's process, pid of stat_relay; if there is none, the function itself takes so long.";
 	return psprintf("As an operator: SELECT * FROM idempotency.relay_check(%s) WHERE ok IS NOT TRUE; and read last_error of stat_relay.", quote_literal_cstr(relay));
@@ -332,6 +356,31 @@ look_at_waits(IdemDoctor *d)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("relay \"%s\" %s", relay, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 3)),
 						remedy_of_wait(waiting != NULL ? waiting : "", relay));
+	}
+	SPI_finish();
+}
+
+/*
+ * Ids of the log of positions come from its sequence, which is never behind a row that can
+ * be seen.  A row with a greater id is the last one of its relay, whatever the relay writes.
+ */
+static void
+look_at_positions(IdemDoctor *d)
+{
+	uint64		n;
+
+	SPI_connect();
+	n = idem_spi_read("SELECT l.log, l.id FROM %s.relay_log_id s, (SELECT 'relay_log_0', pg_catalog.max(id) FROM %s.relay_log_0"
+					  " UNION ALL SELECT 'relay_log_1', pg_catalog.max(id) FROM %s.relay_log_1) AS l (log, id)"
+					  " WHERE l.id > s.last_value", 0, NULL, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		char	   *table = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1);
+		char	   *id = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2);
+
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("a row of %s has the id %s, which was never given out: its relay keeps that position for ever", table, id),
+						psprintf("As a superuser: DELETE FROM " IDEM_DATA_SCHEMA_NAME ".%s WHERE id = %s; then look again.", table, id));
 	}
 	SPI_finish();
 }
@@ -374,11 +423,10 @@ idem_doctor_relays(IdemDoctor *d)
 		IdemRelayState state;
 
 		if (needs_somebody(c, entries, n, &state))
-			idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
-							psprintf("relay \"%s\" is %s%s", c->name, idem_state_names[state], reason_of(c, state)),
-							remedy_of(state, c->name));
+			put_state(d, c, state);
 	}
 	look_at_waits(d);
+	look_at_positions(d);
 	look_at_dead_letters(d);
 	if (relays == NIL && idem_outbox_last_seq() > 0)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM, "events are enqueued and no relay is there, so the outbox grows",

@@ -458,6 +458,25 @@ static const char *const additions[] = {
 			  " JOIN pg_catalog.pg_constraint k ON k.conrelid = c.oid AND k.contype <> 'n' AND k.conname <> 'sound'"),
 };
 
+/* One row with a number near the end is enough, also if its transaction was rolled back. */
+static void
+look_at_numbers(IdemDoctor *d)
+{
+	int64		value;
+	char	   *table;
+
+	if (!idem_number_is_exhausted(&value))
+		return;
+	table = idem_number_exhausted_by();
+	idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+					psprintf("sequence " IDEM_DATA_SCHEMA_NAME ".outbox_seq has no numbers left for events: it is at " INT64_FORMAT "%s%s",
+							 value, table ? ", after a row of " : "", table ? table : ""),
+					psprintf("As a superuser: %sSELECT pg_catalog.setval('" IDEM_DATA_SCHEMA_NAME ".outbox_seq', 1); SELECT idempotency.outbox_mend_seq();",
+							 table == NULL ? "" :
+							 psprintf("SELECT ctid, * FROM %s WHERE seq >= " INT64_FORMAT " ORDER BY seq, and DELETE the first row, which nobody enqueued; rows after it are events: let them be delivered and emptied first. No row: one that was rolled back, which counts until VACUUM. Then VACUUM (INDEX_CLEANUP ON) %s; ",
+									  table, IDEM_NUMBERS_FEW, table)));
+}
+
 void
 idem_doctor_tables(IdemDoctor *d)
 {
@@ -467,6 +486,7 @@ idem_doctor_tables(IdemDoctor *d)
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("sequence " IDEM_DATA_SCHEMA_NAME ".outbox_seq was set by others than the outbox, to " INT64_FORMAT ": what enqueues events is refused", value),
 						"As a superuser: SELECT idempotency.outbox_mend_seq();");
+	look_at_numbers(d);
 	for (int i = 0; i < lengthof(additions); i++)
 	{
 		uint64		n = begin_query(additions[i]);
@@ -479,7 +499,7 @@ idem_doctor_tables(IdemDoctor *d)
 		end_query();
 	}
 	if (!d->found)
-		idem_doctor_put(d, IDEM_DOCTOR_OK, "nothing was added to the tables of the extension, and nobody has set the numbers of events", NULL);
+		idem_doctor_put(d, IDEM_DOCTOR_OK, "nothing was added to the tables of the extension, and the numbers of events are as the outbox gave them", NULL);
 }
 
 /* Counters of verdicts */

@@ -67,12 +67,6 @@
 /* How far WAL is ahead of the number: a crash skips so many at most. */
 #define LOG_AHEAD	128
 
-/*
- * Numbers of events are below this.  The constraint "sound" of segments and parked events
- * takes no others, so an event with a greater number could not be restored from a dump.
- */
-#define NUMBERS_END	(INT64CONST(1) << 62)
-
 /* Error 2200H: no number is left that an event can have. */
 static void
 report_exhausted(void)
@@ -81,8 +75,8 @@ report_exhausted(void)
 			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 			 errmsg("sequence \"%s.outbox_seq\" has no numbers left for events", IDEM_DATA_SCHEMA_NAME),
 			 errdetail("Nobody enqueues so many events: a row with such a seq, of a dump that was changed or of a role that may write all data, or setval led there."),
-			 errhint("Delete that row from %s.relay_parked or %s.outbox_segment_*, and VACUUM the table, for dead rows count. Then, or when events that were enqueued after it have been delivered and emptied, run SELECT pg_catalog.setval('%s.outbox_seq', 1), and %s.outbox_mend_seq(), which goes on after the greatest number in use.",
-					 IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, IDEM_API_SCHEMA_NAME)));
+			 errhint("The area \"tables\" of SELECT * FROM %s.doctor() names the table of %s.relay_parked and %s.outbox_segment_* that has the row, and the statements that lead out. They hold as well where no row is to be seen: a row that was rolled back counts until VACUUM has taken it away.",
+					 IDEM_API_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME)));
 }
 
 bool
@@ -94,7 +88,7 @@ idem_number_draw(int n, int64 *first)
 	bool		drawn = idem_cell_draw(rel, n, LOG_AHEAD, &value, &lsn);
 
 	relation_close(rel, NoLock);
-	if (drawn && value >= NUMBERS_END - n)
+	if (drawn && value >= IDEM_NUMBERS_END - n)
 		report_exhausted();
 	*first = value + 1;
 	return drawn;
@@ -159,8 +153,36 @@ lock_segments(void)
 }
 
 /*
+ * The greatest number in a segment, of committed and other rows.  Reads all entries, because
+ * the index is in order of transactions.
+ */
+static int64
+greatest_of_segment(int i)
+{
+	int64		greatest = 0;
+	IdemSegment seg;
+	IdemEntry	entry;
+	IndexScanDesc scan;
+
+	idem_segment_open(&seg, i);
+	if (!idem_segment_is_empty(&seg))
+	{
+		scan = idem_segment_beginscan(&seg, 0);
+		index_rescan(scan, NULL, 0, NULL, 0);
+		while (idem_segment_next(scan, ForwardScanDirection, &entry))
+		{
+			CHECK_FOR_INTERRUPTS();
+			greatest = Max(greatest, entry.seq);
+		}
+		index_endscan(scan);
+	}
+	idem_segment_close(&seg);
+	return greatest;
+}
+
+/*
  * The greatest number in the log, of committed and other rows, or in what other subsystems
- * remember.  Reads all entries, because the index is in order of transactions.
+ * remember.
  */
 static int64
 greatest_number(void)
@@ -168,28 +190,31 @@ greatest_number(void)
 	int64		greatest = 0;
 
 	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
-	{
-		IdemSegment seg;
-		IdemEntry	entry;
-		IndexScanDesc scan;
-
-		idem_segment_open(&seg, i);
-		if (!idem_segment_is_empty(&seg))
-		{
-			scan = idem_segment_beginscan(&seg, 0);
-			index_rescan(scan, NULL, 0, NULL, 0);
-			while (idem_segment_next(scan, ForwardScanDirection, &entry))
-			{
-				CHECK_FOR_INTERRUPTS();
-				greatest = Max(greatest, entry.seq);
-			}
-			index_endscan(scan);
-		}
-		idem_segment_close(&seg);
-	}
+		greatest = Max(greatest, greatest_of_segment(i));
 	if (idem_outbox_greatest_hook != NULL)
 		greatest = Max(greatest, (*idem_outbox_greatest_hook) ());
 	return greatest;
+}
+
+bool
+idem_number_is_exhausted(int64 *value)
+{
+	IdemCell	seq = idem_cell_read_ref(&idem_outbox_seq_cell);
+
+	*value = seq.value;
+	return seq.sealed && seq.value >= IDEM_NUMBERS_FEW;
+}
+
+char *
+idem_number_exhausted_by(void)
+{
+	for (int i = 0; i < IDEM_OUTBOX_SEGMENTS; i++)
+	{
+		if (greatest_of_segment(i) >= IDEM_NUMBERS_FEW)
+			return psprintf("%s.outbox_segment_%d", IDEM_DATA_SCHEMA_NAME, i);
+	}
+	return idem_outbox_greatest_hook == NULL || (*idem_outbox_greatest_hook) () < IDEM_NUMBERS_FEW ? NULL :
+		psprintf("%s.relay_parked", IDEM_DATA_SCHEMA_NAME);
 }
 
 /*
@@ -210,9 +235,9 @@ find_safe_value(void)
 		 * setval, or a row that no constraint kept out, may lead beyond the
 		 * end
 		 */
-		if (seq.value >= NUMBERS_END)
+		if (seq.value >= IDEM_NUMBERS_END)
 			seq.value = 0;
-		seq.value = Max(seq.value, Min(greatest, NUMBERS_END));
+		seq.value = Max(seq.value, Min(greatest, IDEM_NUMBERS_END));
 		idem_cell_write_ref(&idem_outbox_seq_cell, seq.value);
 	}
 	if (!generation.sealed)

@@ -19,6 +19,14 @@
 #include "postgres.h"
 
 /*
+ * Numbers of events are below the end.  The constraint "sound" of segments and parked events
+ * takes no others, so an event with a greater number could not be restored from a dump.  From
+ * "few" on, one statement may need more numbers than there are.
+ */
+#define IDEM_NUMBERS_END	(INT64CONST(1) << 62)
+#define IDEM_NUMBERS_FEW	(IDEM_NUMBERS_END - 10000)
+
+/*
  * Draw n numbers for events; *first is the first of them.  The caller has
  * locked a segment for writing.  Returns false if nothing was drawn: then the
  * caller has to give its lock back, call idem_number_make_safe, and try again.
@@ -43,6 +51,18 @@ extern int64 idem_number_mend(void);
  * sequence's value.
  */
 extern bool idem_number_is_set_by_hand(int64 *value);
+
+/*
+ * Has the sequence next to no numbers left, of which no setval is known?  *value: the
+ * sequence's value.
+ */
+extern bool idem_number_is_exhausted(int64 *value);
+
+/*
+ * The table with a row, perhaps a dead one, whose number is that great; palloc'd.  NULL: there
+ * is none.  Reads all entries of the outbox.
+ */
+extern char *idem_number_exhausted_by(void);
 
 /*
  * Were events enqueued in this database?  Then a dump cannot be restored into

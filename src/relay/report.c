@@ -60,6 +60,7 @@ const char *const idem_wait_names[] = {
 	[IDEM_WAIT_OPERATOR] = "operator",
 	[IDEM_WAIT_PARKED_ROOM] = "room for parked events",
 	[IDEM_WAIT_WITNESS] = "witness",
+	[IDEM_WAIT_TURN] = "turn of worker",
 	[IDEM_WAIT_PROGRAM] = "sink program",
 	[IDEM_WAIT_WORKER] = "worker",
 	[IDEM_WAIT_SLOT] = "worker slot",

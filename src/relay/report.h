@@ -72,6 +72,8 @@ typedef enum IdemRelayWait
 	IDEM_WAIT_OPERATOR,
 	IDEM_WAIT_PARKED_ROOM,		/* too many parked events */
 	IDEM_WAIT_WITNESS,			/* for a yes of idempotency.publish_witness */
+	IDEM_WAIT_TURN,				/* for the worker, which hangs; no entry has
+								 * it */
 	IDEM_WAIT_PROGRAM,			/* for its turn to start a program */
 	IDEM_WAIT_WORKER,			/* for one of the database's function workers */
 	IDEM_WAIT_SLOT,				/* all idempotency.max_workers slots are in

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * slot_shares.c
- *		How many worker slots each database has, and who gives way to whom.
+ *		How many worker slots each database has, who gives way to whom, and which
+ *		worker hangs.
  *
  * A free slot goes to the database with fewest slots.  If none is free, relays give
  * way: those that have nothing to do first, then those that have had their slot
@@ -11,7 +12,8 @@
  * many databases there are.  Then the databases take turns in the other slots, so that
  * each comes to the slot for functions as well.
  *
- * LOCKING: the caller holds the lock of the slots, exclusively.
+ * LOCKING: the caller holds the lock of the slots, exclusively; to ask for a worker that
+ * hangs a shared lock is enough.
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -26,12 +28,19 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "relay/report.h"
 #include "relay/worker_slots.h"
 
 /* A database's own worker that was asked to give way counts as leaving for so long. */
 #define OWN_LEAVES_MS (IDEM_STAY_MS + 3 * IDEM_SLICE_MS)
+
+/*
+ * A worker without a turn for so long hangs.  An idle one has a turn at each maintenance,
+ * and a busy one says after each relay that it goes on.
+ */
+#define HUNG_MS 10000
 
 /* How often the server log says that slots are too few. */
 #define COMPLAIN_MS 60000
@@ -425,4 +434,27 @@ idem_shares_complain(Oid dboid, bool no_process)
 			 errmsg("no idempotency worker is left for the function relays of this database"),
 			 no_process ? errhint("Raise max_worker_processes.") :
 			 errhint("Raise idempotency.max_workers.")));
+}
+
+/*
+ * A function relay without a worker of its own is served by that of the database.  A
+ * clock that is set changes nothing: the age is that of the monotonic clock.
+ */
+TimestampTz
+idem_shares_hung_since(const IdemSlots *all, int relay_id)
+{
+	IdemClock	now = idem_clock();
+	IdemClock	turn_at = now;
+	bool		own = false;
+
+	for (int i = 0; i < all->n && !own; i++)
+	{
+		IdemWorkerSlot *slot = &all->slot[i];
+
+		if (slot->dboid != MyDatabaseId || slot->pid == 0 || (slot->relay_id != relay_id && slot->relay_id != 0))
+			continue;
+		own = slot->relay_id == relay_id;
+		turn_at = (IdemClock) pg_atomic_read_u64(&slot->turn_at);
+	}
+	return now < idem_clock_plus_ms(turn_at, HUNG_MS) ? 0 : GetCurrentTimestamp() - (now - turn_at);
 }

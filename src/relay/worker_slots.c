@@ -42,11 +42,8 @@
 #include "postgres.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include "access/xlog.h"
-#include "catalog/pg_control.h"
-#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -79,7 +76,7 @@ typedef struct SlotsShmem
 	int			launcher_procno;	/* -1: no launcher */
 	pg_atomic_uint32 launcher_wake;
 	pg_atomic_uint32 news;		/* rises when all workers are to look again */
-	bool		after_crash;	/* see is_after_crash */
+	bool		after_crash;	/* see idem_starts_after_crash */
 	pg_atomic_uint64 lacked_at; /* when max_worker_processes were used up last */
 	IdemSlotDemand demand;
 	IdemWorkerSlot slots[FLEXIBLE_ARRAY_MEMBER];
@@ -109,24 +106,6 @@ idem_slots_shmem_size(void)
 	return add_size(size, mul_size(MaxBackends, sizeof(Oid)));
 }
 
-/*
- * Does this start count as one after a crash?  Yes after an end other than a
- * clean shutdown.  Yes in a standby, which may be promoted because the primary
- * did not survive an event.  Yes in a recovery to an earlier time: the targets
- * may be ahead of that time.  Asked before recovery begins, also when the
- * postmaster starts over after a crash.
- */
-static bool
-is_after_crash(void)
-{
-	ControlFileData *control;
-	bool		crc_ok;
-
-	control = get_controlfile(DataDir, &crc_ok);
-	return !crc_ok || control->state != DB_SHUTDOWNED ||
-		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
-}
-
 /* Were max_worker_processes used up at the launcher's last try? */
 static bool
 lacked_process_lately(void)
@@ -153,7 +132,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 	pg_atomic_init_u32(&shared->launcher_wake, 0);
 	pg_atomic_init_u32(&shared->news, 0);
 	pg_atomic_init_u64(&shared->lacked_at, 0);
-	shared->after_crash = is_after_crash();
+	shared->after_crash = idem_starts_after_crash();
 	shared->demand.room = all.n;
 	for (int i = 0; i < all.n; i++)
 	{
@@ -161,6 +140,7 @@ idem_slots_shmem_attach(void *segment, bool found)
 		pg_atomic_init_u32(&all.slot[i].wake, 0);
 		pg_atomic_init_u32(&all.slot[i].config, 0);
 		pg_atomic_init_u64(&all.slot[i].committed_at, 0);
+		pg_atomic_init_u64(&all.slot[i].turn_at, 0);
 	}
 }
 
@@ -332,6 +312,17 @@ idem_slots_state(int relay_id)
 			slot->starting ? IDEM_SLOT_STARTS : IDEM_SLOT_WAITS;
 	LWLockRelease(lock);
 	return state;
+}
+
+TimestampTz
+idem_slots_hung_since(int relay_id)
+{
+	TimestampTz since;
+
+	LWLockAcquire(lock, LW_SHARED);
+	since = idem_shares_hung_since(&all, relay_id);
+	LWLockRelease(lock);
+	return since;
 }
 
 /* The launcher's part */
@@ -575,6 +566,7 @@ idem_slot_attach(int slotno, Oid *dboid, int *relay_id)
 		my_slot->pid = MyProcPid;
 		my_slot->procno = IDEM_MY_PROCNO;
 		my_slot->started = true;
+		idem_slot_takes_turn();
 		my_generation = my_slot->generation;
 		*relay_id = my_slot->relay_id;
 		*dboid = my_slot->dboid;
@@ -636,6 +628,12 @@ idem_slot_resign(void)
 	if (my_slot->generation == my_generation)
 		my_slot->wanted = false;
 	LWLockRelease(lock);
+}
+
+void
+idem_slot_takes_turn(void)
+{
+	pg_atomic_write_u64(&my_slot->turn_at, (uint64) idem_clock());
 }
 
 void

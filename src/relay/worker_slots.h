@@ -66,6 +66,7 @@ typedef struct IdemWorkerSlot
 								 * last looked */
 	pg_atomic_uint32 config;	/* rises when relays of the database change */
 	pg_atomic_uint64 committed_at;	/* time of the first such commit */
+	pg_atomic_uint64 turn_at;	/* IdemClock: when its worker took a turn last */
 } IdemWorkerSlot;
 
 /* What the databases want of the slots, in shared memory. */
@@ -149,6 +150,9 @@ extern void idem_shares_ask_to_yield(const IdemSlots *all, Oid dboid, int n);
  */
 extern void idem_shares_complain(Oid dboid, bool no_process);
 
+/* As idem_slots_hung_since. */
+extern TimestampTz idem_shares_hung_since(const IdemSlots *all, int relay_id);
+
 /* Wake a process.  A stale number wakes another process for nothing. */
 extern void idem_shares_wake(int procno);
 
@@ -189,6 +193,16 @@ typedef enum IdemSlotState
 } IdemSlotState;
 
 extern IdemSlotState idem_slots_state(int relay_id);
+
+/*
+ * Since when has the worker that serves the relay taken no turn?  0: it has, lately, or
+ * there is none.  A worker that has nothing to do takes one each 5 s.
+ */
+extern TimestampTz idem_slots_hung_since(int relay_id);
+
+/* What to do about a worker that hangs. */
+#define IDEM_HUNG_REMEDY \
+	"End the transaction that pg_blocking_pids() names for the relay's process, pid of stat_relay. If there is none, ps -o stat,wchan says what the process does: T is stopped, and goes on by SIGCONT; D waits for a disk or a file system."
 
 /* For the launcher; slots have numbers from 0 to idem_relay_max_workers - 1. */
 
@@ -270,6 +284,9 @@ extern bool idem_slot_pass_crash(void);
 
 /* The launcher is to start no further worker there. */
 extern void idem_slot_resign(void);
+
+/* The worker takes a turn, or is done with one of its relays. */
+extern void idem_slot_takes_turn(void);
 
 /* The worker of a database has nothing to do, or has something to do again. */
 extern void idem_slot_rests(bool at_rest);

@@ -2,7 +2,7 @@
  *
  * worker.c
  *		What background workers have in common: one at a time of a kind, settings,
- *		transactions.
+ *		transactions, and whether the server starts after a crash.
  *
  * There is no shared memory of ours where the library is not preloaded.  So such a
  * worker holds a lock of its session, whose key no SQL function can take, and who wants
@@ -28,7 +28,12 @@
  */
 #include "postgres.h"
 
+#include <unistd.h>
+
 #include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
@@ -269,4 +274,22 @@ idem_txn_commit(bool synchronous)
 		ForceSyncCommit();
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(callers_context);
+}
+
+/*
+ * Does this start count as one after a crash?  Yes after an end other than a
+ * clean shutdown.  Yes in a standby, which may be promoted because the primary
+ * did not survive an event.  Yes in a recovery to an earlier time: the targets
+ * may be ahead of that time.  Asked before recovery begins, also when the
+ * postmaster starts over after a crash.
+ */
+bool
+idem_starts_after_crash(void)
+{
+	ControlFileData *control;
+	bool		crc_ok;
+
+	control = get_controlfile(DataDir, &crc_ok);
+	return !crc_ok || control->state != DB_SHUTDOWNED ||
+		access(STANDBY_SIGNAL_FILE, F_OK) == 0 || access(RECOVERY_SIGNAL_FILE, F_OK) == 0;
 }

@@ -66,6 +66,9 @@ extern void idem_forced_settings(void);
 /* The same for a worker that maintains tables, and runs nobody's code. */
 extern void idem_forced_maintenance(void);
 
+/* Did the server end otherwise than by a clean shutdown?  For shared memory, as it is set up. */
+extern bool idem_starts_after_crash(void);
+
 /*
  * CHECK_FOR_INTERRUPTS of a worker's loop.  A cancel or a timeout that is raised there, or in
  * code that the worker calls, leaves a barrier of another process pending without another

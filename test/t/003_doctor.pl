@@ -170,6 +170,25 @@ sql('CREATE TRIGGER seen AFTER INSERT ON idempotency_data.relay_parked EXECUTE F
 is(scalar(findings('tables')), 0, 'a trigger on a table that SQL writes');
 sql('DROP TRIGGER seen ON idempotency_data.relay_parked');
 
+# A number near the end, in a database that has given out none.  The row was rolled back, so nobody sees it.
+sql('CREATE DATABASE numbers');
+sub in_numbers
+{
+	return $node->safe_psql('numbers', $_[0]);
+}
+my $used_up = q{SELECT finding, remedy FROM idempotency.doctor() WHERE area = 'tables' AND NOT ok};
+in_numbers(q{CREATE EXTENSION idempotency CASCADE});
+in_numbers(q{BEGIN; INSERT INTO idempotency_data.outbox_segment_3 (xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
+	VALUES ('3', 4611686018427387903, gen_random_uuid(), now(), 't', 'a', 'x', '{}'); ROLLBACK});
+my (undef, undef, $refused) = $node->psql('numbers', q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+like($refused, qr/has no numbers left for events.*HINT: .*doctor\(\) names the table/s, 'a number near the end: events are refused');
+my ($exhausted, $leads_out) = split /\|/, in_numbers($used_up);
+like($exhausted, qr/^sequence idempotency_data\.outbox_seq has no numbers left for events: it is at 46116860184273879\d\d, after a row of idempotency_data\.outbox_segment_3\z/, 'and it is found');
+my ($statements) = $leads_out =~ /^As a superuser: SELECT ctid.* Then (VACUUM .*;)$/ or die "no remedy: $leads_out";
+IdemRelay::wait_until('VACUUM may take the row', sub { in_numbers($_) foreach split /; ?/, $statements; return in_numbers($used_up) eq '' });
+isnt(in_numbers(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}), '', 'the remedy mends it');
+sql('DROP DATABASE numbers');
+
 #
 # Versions
 #
@@ -277,6 +296,21 @@ finds('a function that is gone', 'relays', qr/^relay "works" is misconfigured$/,
 	sub { sql('ALTER FUNCTION handle RENAME TO away'); sql(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}); IdemTest::wait_for($node, q{SELECT state = 'misconfigured' FROM idempotency.stat_relay}) },
 	sub { like(sql($_[0]), qr/function/, 'relay_check says that it is the function'); sql('ALTER FUNCTION away RENAME TO handle'); sql(q{SELECT idempotency.relay_alter('works', batch_events => 10)});
 		IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
+
+# A worker that hangs has to be found by whoever asks for what does not get on.
+my $look = IdemRelay::operator_query(5);
+my $hung = sql(q{SELECT pid FROM idempotency.stat_relay});
+finds('a worker that hangs', 'relays', qr/^relay "works" has waited for turn of worker since /, qr/is (stopped), and goes on by SIGCONT/,
+	sub { kill 'STOP', $hung; IdemTest::wait_for($node, qq{SELECT waiting_for = 'turn of worker' FROM ($look) AS look}) },
+	sub { kill 'CONT', $hung; IdemTest::wait_for($node, qq{SELECT count(*) = 0 FROM ($look) AS look}) });
+finds('a position with an id of its own', 'relays', qr/^a row of relay_log_0 has the id 1152921504606846970, /, qr/^As a superuser: (DELETE .*;) then/,
+	sub { sql(q{CREATE TEMP TABLE copied AS SELECT * FROM (TABLE idempotency_data.relay_log_0 UNION ALL TABLE idempotency_data.relay_log_1) AS l LIMIT 1;
+		UPDATE copied SET id = 1152921504606846970; INSERT INTO idempotency_data.relay_log_0 TABLE copied}) },
+	sub { sql($_[0]) });
+finds('a position that is gone', 'relays', qr/^relay "works" is \w+: the log of positions has no position of it$/, qr/calls (relay_adopt): /,
+	sub { sql(q{DELETE FROM idempotency_data.relay_log_0; DELETE FROM idempotency_data.relay_log_1; SELECT idempotency.relay_resume('works'); SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')});
+		IdemTest::wait_for($node, q{SELECT state NOT IN ('starting', 'streaming', 'idle') FROM idempotency.stat_relay}) },
+	sub { sql(q{SELECT idempotency.relay_adopt('works')}); IdemTest::wait_for($node, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay}) });
 sql(q{SELECT idempotency.outbox_enqueue('t', 'dead', 'E', '{"secret": "hunter2"}')});
 IdemTest::wait_for($node, 'SELECT dead = 1 FROM idempotency.stat_relay');
 my @dead = findings('relays');

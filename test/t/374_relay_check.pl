@@ -41,16 +41,28 @@ SELECT string_agg(what || ': ' || replace(problem, '|', ' '), '; ' ORDER BY n), 
 	return $faults;
 }
 
+# A relay that failed has to find out by its next try that the cause is mended.
+sub sound
+{
+	my ($relay, $when) = @_;
+	my $faults;
+
+	IdemRelay::wait_until("$relay is sound $when", sub { return ($faults = sql(qq{
+SELECT string_agg(what || ': ' || problem, '; ') FROM idempotency.relay_check('$relay') WHERE ok IS NOT TRUE})) eq '' });
+	is($faults, '', "$relay is sound $when");
+	return;
+}
+
 # Break what the relay needs, and mend it.
 sub fails
 {
 	my ($what, $relay, $found, $break, $mend) = @_;
 
-	is(faults($relay), '', "$what: $relay is sound before");
+	sound($relay, "before $what");
 	$break->();
 	like(faults($relay), $found, "$what: is found");
 	$mend->();
-	is(faults($relay), '', "$what: $relay is sound again");
+	sound($relay, "after $what");
 	return;
 }
 
@@ -99,6 +111,14 @@ fails('a missing function', 'pg', qr/^function: function app\.on_event does not 
 fails('a missing position table', 'pg', qr/^position table: [^;]*does not exist/, renamed('TABLE', 'idempotency_sink_position', 'public.'));
 fails('a target that is read-only', 'pg', qr/^connection: .*(?:standby|read-only)/,
 	sub { $target->stop; $target->set_standby_mode; $target->start }, sub { $target->promote });
+
+# What the worker has found out, and no look at the target shows.
+at_target('TRUNCATE idempotency_sink_position');
+enqueue(1);
+IdemTest::wait_for($node, q{SELECT state = 'diverged' FROM idempotency.stat_relay});
+like(faults('pg'), qr/^relay: it is diverged: [^;]*position[^;]*$/, 'a position that the sink has lost: is found');
+sql(q{SELECT idempotency.relay_adopt('pg')});
+sound('pg', 'after relay_adopt');
 
 # A role of its own, with a password and an inbox.
 my $hba = $target->data_dir . '/pg_hba.conf';
@@ -154,6 +174,31 @@ fails('an address that is not allowed', 'http', qr/^connection: .*loopback addre
 like(faults('kafka'), qr/^connection: [^;]*refused/, 'no brokers');
 fails('a function that is gone', 'fn', qr/^function: function "public\.handle" of the sink does not exist$/,
 	sub { sql('ALTER FUNCTION handle RENAME TO away') }, sub { sql('ALTER FUNCTION away RENAME TO handle') });
+
+# What only the last try tells.
+sql(q{CREATE OR REPLACE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION $$not today$$; END';
+	SELECT count(idempotency.outbox_enqueue('fn', (i % 5)::text, 'T', '1')) FROM generate_series(1, 20) AS i});
+IdemTest::wait_for($node, q{SELECT state = 'outage' FROM idempotency.stat_relay WHERE relay = 'fn'});
+is(faults('fn'), 'last try: it is outage: not today', 'a function that refuses everything: is found');
+sql(q{CREATE OR REPLACE FUNCTION handle(event_id uuid) RETURNS void LANGUAGE plpgsql AS 'BEGIN END'; SELECT idempotency.relay_resume('fn')});
+sound('fn', 'when it takes all');
+
+# Rows that a role which may write all data has deleted.
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND retrying = 0 FROM idempotency.stat_relay WHERE relay = 'fn'});
+sql(qq{DELETE FROM idempotency_data.relay_log_$_ USING idempotency_data.relays WHERE relay = 'fn' AND relay_log_$_.relay_id = relays.relay_id}) foreach 0, 1;
+is(faults('fn'), 'relay: the log of positions has no position of relay "fn"', 'a position that is gone: is found');
+like(sql(q{SELECT remedy FROM idempotency.relay_check('fn') WHERE what = 'relay'}), qr/calls relay_adopt: /, 'and what to do about it');
+sql(q{SELECT idempotency.relay_adopt('fn')});
+sound('fn', 'after relay_adopt');
+
+# A worker that hangs.
+my $worker = sql(q{SELECT pid FROM idempotency.stat_relay WHERE relay = 'pg'});
+kill 'STOP', $worker;
+IdemTest::wait_for($node, q{SELECT waiting_for = 'turn of worker' AND waiting_since < now() FROM idempotency.stat_relay WHERE relay = 'pg'});
+like(faults('pg'), qr/^worker: the worker has taken no turn since [^;]*$/, 'a worker that hangs: is found');
+kill 'CONT', $worker;
+sound('pg', 'when it goes on');
+
 IdemRelay::pytest_server($node, 'pytest', "$dir/pytest.log");
 sql(q{SELECT idempotency.relay_create('pytest', 'pytest', aggregate_types => '{pytest}')});
 like(faults('pytest'), qr/^sink program: not supported/, 'a program that cannot look');
@@ -163,7 +208,7 @@ like(faults('pytest'), qr/^sink program: .* is not installed/, 'a program that i
 like(sql(q{SELECT remedy FROM idempotency.relay_check('pytest') WHERE what = 'sink program'}),
 	qr/^Install the package idempotency-sink-missing, or put the program into/, 'and what to do about it');
 sql(q{ALTER SERVER pytest OPTIONS (SET program 'null', DROP file)});
-is(faults('pytest'), '', 'one that is');
+sound('pytest', 'with a program that is installed');
 
 #
 # Whatever ends a call ends its program.

@@ -209,6 +209,10 @@ sql("fresh $new", $grants);
 is($now, sql("fresh $new", $rights), 'and those of a fresh install with the same roles');
 sql('shop', $page);
 is(sql('shop', $rights), $now, 'to repeat it changes nothing');
+sql('shop', 'GRANT EXECUTE ON FUNCTION idempotency.relay_pause TO PUBLIC');
+sql('shop', $page);
+sql('shop', 'REVOKE EXECUTE ON FUNCTION idempotency.relay_pause FROM PUBLIC');
+is(sql('shop', $rights), $now, 'nor does it fail for what PUBLIC was granted, or give PUBLIC more');
 
 is(sql('shop', q{SELECT idempotency.claim_event('done')}), 'duplicate', 'what was completed before the update is a duplicate');
 is(sql('shop', 'SELECT relay, note FROM idempotency.stat_relay'), 'effects|none', 'the new column');

@@ -24,7 +24,7 @@ STATES = [
 WAITS = [
     "nothing", "events", "retry",
     "answer", "function", "lock", "backoff", "synchronous standby", "end of the former program",
-    "room for parked events",
+    "turn of worker", "room for parked events",
     "sink program", "worker", "worker slot", "worker slot (max_worker_processes)",
     "witness", "operator",
 ]

@@ -120,6 +120,25 @@ rate_now(const IdemRelayEntry *e)
 }
 
 /*
+ * A worker that hangs says nothing any more.  Where its last word was that it has nothing to
+ * do, or was about to do something, the relay waits for the worker; each other wait shows
+ * by its age.
+ */
+static void
+note_hung_worker(IdemRelayEntry *e)
+{
+	TimestampTz since;
+
+	if (e->waiting != IDEM_WAIT_EVENTS && e->waiting != IDEM_WAIT_RETRY && e->waiting != IDEM_WAIT_NOTHING)
+		return;
+	since = idem_slots_hung_since(e->function ? e->relay_id : 0);
+	if (since == 0)
+		return;
+	e->waiting = IDEM_WAIT_TURN;
+	e->waiting_since = since;
+}
+
+/*
  * Return a row for a relay.  "e" is a copy of the entry, since palloc must not
  * run under the entry's spinlock.
  */
@@ -215,7 +234,10 @@ idem_relay_status_fn(PG_FUNCTION_ARGS)
 	 */
 	copies = idem_relay_entries_copy(idem_slots_state(0) == IDEM_SLOT_RUNS, &n);
 	for (int i = 0; i < n; i++)
+	{
+		note_hung_worker(&copies[i]);
 		put_entry(rsinfo, &copies[i], with_error);
+	}
 	put_without_worker(rsinfo, copies, n, with_error);
 	pfree(copies);
 	PG_RETURN_VOID();

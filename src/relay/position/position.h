@@ -26,6 +26,10 @@
 /* A tick is written each time so many events were enqueued. */
 #define IDEM_TICK_EVENTS 100000
 
+/* What to do about a relay of whose epoch the log has no row. */
+#define IDEM_LOST_POSITION_REMEDY \
+	"Somebody has deleted rows of relay_log_0 and relay_log_1, or changed relays.epoch. The relay's owner calls relay_adopt: then the relay sends everything that is in the outbox; or relay_alter with start_at => 'latest', which leaves it out."
+
 /* Why a row was written; the letters stand in the column "kind". */
 typedef enum IdemPositionKind
 {

@@ -458,6 +458,7 @@ idem_relays_run(MemoryContext error_cxt, bool *failed)
 			continue;
 		}
 		turn = idem_engine_turn(relay, error_cxt);
+		idem_slot_takes_turn();
 		again |= turn == IDEM_TURN_AGAIN;
 		*failed |= turn == IDEM_TURN_FAILED;
 		if (turn != IDEM_TURN_FAILED && idem_engine_is_quiet(relay))

@@ -477,6 +477,7 @@ loop_once(void)
 
 	MemoryContextSwitchTo(loop_cxt);
 	MemoryContextReset(loop_cxt);
+	idem_slot_takes_turn();
 	serve_interrupts();
 	news_seen = idem_slot_asked().news;
 	pg_memory_barrier();
