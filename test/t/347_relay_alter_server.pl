@@ -155,17 +155,20 @@ moves('lags', 'skip', q{SELECT count(idempotency.outbox_enqueue('lags', 'big' ||
 	(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 20000) j)))) FROM generate_series(1, 10) i}, q{halted = 'max_lag_size'}, 'halted');
 moves('dies', 'stop', undef, q{halted = 'dead_letter'}, 'halted');
 
-# A program that ends without telling what its target has, and then the pause: the relay is not altered.
+# A program that ends without telling what its target has, while the relay is being paused: the relay is not altered.
 my ($fifth, $sixth) = map { "$dir/$_.log" } qw(fifth sixth);
-IdemRelay::pytest_server($node, 'fifth', $fifth, position => 'on', lose_type => 'Lost', fault_times => 1);
+IdemRelay::pytest_server($node, 'fifth', $fifth, position => 'on', lose_type => 'Lost', fault_times => 1, reject_type => 'Bad', hold => "$dir/ends");
 IdemRelay::pytest_server($node, 'sixth', $sixth, position => 'on');
-$node->safe_psql('postgres', q{SELECT idempotency.relay_create('ends', 'fifth', aggregate_types => '{ends}', start_at => 'latest', min_backoff => '1 hour', max_backoff => '1 hour')});
-IdemRelay::wait_state($node, 'ends', 'streaming');
-$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('ends', 'k', 'Lost', '{}')});
-IdemRelay::wait_received($fifth, 1);
-IdemTest::wait_for($node, q{SELECT state = 'outage' FROM idempotency.stat_relay WHERE relay = 'ends'});
+append_to_file("$dir/ends", '');
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create('ends', 'fifth', aggregate_types => '{ends}', start_at => 'latest', max_attempts => 1);
+SELECT count(idempotency.outbox_enqueue('ends', t, t, '{}')) FROM unnest('{Lost,Bad}'::text[]) t;
+END
+IdemRelay::wait_until('a batch is held', sub { scalar grep { exists $_->{held} } IdemRelay::received($fifth) });
 $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('ends')});
+unlink "$dir/ends" or die "could not unlink: $!";
 IdemRelay::wait_state($node, 'ends', 'paused');
+is(types($fifth), 'Lost', 'the former target has it');
 my (undef, undef, $refused) = $node->psql('postgres', q{SELECT idempotency.relay_alter('ends', server => 'sixth')});
 like($refused, qr/the target of relay "ends" may have events that the relay's position does not tell of/, 'a position that does not tell is no place to go on from');
 # As the hint says
