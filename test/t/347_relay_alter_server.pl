@@ -155,20 +155,45 @@ moves('lags', 'skip', q{SELECT count(idempotency.outbox_enqueue('lags', 'big' ||
 	(SELECT string_agg(md5(i || '-' || j), '') FROM generate_series(1, 20000) j)))) FROM generate_series(1, 10) i}, q{halted = 'max_lag_size'}, 'halted');
 moves('dies', 'stop', undef, q{halted = 'dead_letter'}, 'halted');
 
+# Within a difference to another target and back: the former one has a position in the same difference, and goes
+# on behind what the other one took.
+my ($here, $there) = map { "$dir/$_.log" } qw(here there);
+IdemRelay::pytest_server($node, 'here', $here, position => 'on', reject_type => 'Here', hold => "$dir/hold_here");
+IdemRelay::pytest_server($node, 'there', $there, position => 'on', reject_type => 'There', hold => "$dir/hold_there");
+append_to_file("$dir/hold_$_", '') foreach qw(here there);
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_create('back', 'here', batch_events => 10, aggregate_types => '{back}', start_at => 'latest', max_attempts => 1);
+SELECT count(idempotency.outbox_enqueue('back', 'k' || i, CASE i WHEN 100 THEN 'Here' WHEN 2000 THEN 'There' ELSE 'E' END, '{}')) FROM generate_series(1, 5000) i;
+END
+foreach my $move ([ 'here', 'there', $here ], [ 'there', 'here', $there ])
+{
+	my ($from, $to, $file) = @$move;
+
+	IdemRelay::wait_until("a batch is held $from", sub { scalar grep { exists $_->{held} } IdemRelay::received($file) });
+	$node->safe_psql('postgres', q{SELECT idempotency.relay_pause('back')});
+	unlink "$dir/hold_$from" or die "could not unlink: $!";
+	IdemRelay::wait_state($node, 'back', 'paused');
+	$node->safe_psql('postgres', qq{SELECT idempotency.relay_alter('back', server => '$to'), idempotency.relay_resume('back')});
+}
+IdemTest::wait_for($node, q{SELECT lag_events = 0 AND waiting_for = 'events' FROM idempotency.stat_relay WHERE relay = 'back'});
+my %came;
+$came{ $_->{aggregate_id} }++ foreach map { IdemRelay::acked($_) } $here, $there;
+is(join(' ', scalar(grep { $came{$_} > 1 } keys %came), scalar(keys %came)), '0 4998', 'to another target and back: each once, at one of the two');
+
 # A program that ends without telling what its target has, while the relay is being paused: the relay is not altered.
 my ($fifth, $sixth) = map { "$dir/$_.log" } qw(fifth sixth);
 IdemRelay::pytest_server($node, 'fifth', $fifth, position => 'on', lose_type => 'Lost', fault_times => 1, reject_type => 'Bad', hold => "$dir/ends");
 IdemRelay::pytest_server($node, 'sixth', $sixth, position => 'on');
 append_to_file("$dir/ends", '');
 $node->safe_psql('postgres', <<'END');
-SELECT idempotency.relay_create('ends', 'fifth', aggregate_types => '{ends}', start_at => 'latest', max_attempts => 1);
-SELECT count(idempotency.outbox_enqueue('ends', t, t, '{}')) FROM unnest('{Lost,Bad}'::text[]) t;
+SELECT idempotency.relay_create('ends', 'fifth', aggregate_types => '{ends}', start_at => 'latest', max_attempts => 1, batch_events => 2);
+SELECT count(idempotency.outbox_enqueue('ends', t, t, '{}')) FROM unnest('{One,Two,Lost,Bad}'::text[]) t;
 END
 IdemRelay::wait_until('a batch is held', sub { scalar grep { exists $_->{held} } IdemRelay::received($fifth) });
 $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('ends')});
 unlink "$dir/ends" or die "could not unlink: $!";
 IdemRelay::wait_state($node, 'ends', 'paused');
-is(types($fifth), 'Lost', 'the former target has it');
+is(types($fifth), 'One Two Lost', 'the former target has them');
 my (undef, undef, $refused) = $node->psql('postgres', q{SELECT idempotency.relay_alter('ends', server => 'sixth')});
 like($refused, qr/the target of relay "ends" may have events that the relay's position does not tell of/, 'a position that does not tell is no place to go on from');
 # As the hint says
@@ -178,7 +203,7 @@ $node->safe_psql('postgres', q{SELECT idempotency.relay_pause('ends')});
 IdemRelay::wait_state($node, 'ends', 'paused');
 $node->safe_psql('postgres', q{SELECT idempotency.relay_alter('ends', server => 'sixth'), idempotency.relay_resume('ends'), idempotency.outbox_enqueue('ends', 'k', 'Next', '{}')});
 IdemRelay::wait_received($sixth, 1);
-is(types($fifth) . '; ' . types($sixth), 'Lost; Next', 'each once, at one of the two targets');
+is(types($fifth) . '; ' . types($sixth), 'One Two Lost; Next', 'each once, at one of the two targets');
 
 $node->stop;
 done_testing();

@@ -524,7 +524,7 @@ change_server(IdemRelayConfig *c, const ForeignServer *server)
 static void
 require_told(const IdemRelayConfig *c, const IdemPositionRow *last)
 {
-	if (last == NULL || last->kind != IDEM_POSITION_SENT ||
+	if (last == NULL || idem_position_tells(last) ||
 		(!c->paused && (c->halted == IDEM_HALT_NOT || c->halted == IDEM_HALT_HISTORY)))
 		return;
 	ereport(ERROR,
@@ -711,8 +711,7 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	bool		is_lost;
 
 	require_preload();
-	c = get_locked(name, true);
-	require_sound(c);
+	c = idem_relay_get_locked(name);
 	require_owner(c);
 	require_noted_owner(c);
 	require_own_parked(c);
@@ -720,7 +719,10 @@ idem_relay_adopt_fn(PG_FUNCTION_ARGS)
 	adopted.base = row ? row->pos.base : NULL;
 	is_lost = row == NULL || c->halted == IDEM_HALT_HISTORY || !idem_position_is_possible(&row->pos);
 	if (is_lost || idem_relay_is_restored(c))
+	{
+		(void) get_locked(name, true);
 		idem_parked_restamp(c->relay_id);
+	}
 	if (is_lost)
 	{
 		adopted.base = idem_snap_empty();

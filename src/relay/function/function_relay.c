@@ -452,8 +452,12 @@ prepare_step(IdemFunctionCourier *courier)
 		idem_parked_index_load(courier->parked, config, courier->relay.walk.settled.base);
 		courier->parked_dirty = false;
 	}
-	if (courier->parked->total > 0 || hash_get_num_entries(courier->parked->blocked) > 0)
-		idem_parked_share_relay(config);
+	if ((courier->parked->total > 0 || hash_get_num_entries(courier->parked->blocked) > 0) &&
+		!idem_parked_share_relay(config, false))
+	{
+		idem_report_waiting_anew(courier->relay.entry, IDEM_WAIT_LOCK);
+		(void) idem_parked_share_relay(config, true);
+	}
 	if (idem_parked_wants_refill(courier->parked))
 	{
 		bool		wrote;

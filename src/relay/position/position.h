@@ -112,6 +112,17 @@ typedef struct IdemPositionRow
 } IdemPositionRow;
 
 /*
+ * Does the row, the newest one of its relay, tell what the sink has?  A PASSED row is written
+ * only while nothing is in flight, and whatever is sent after it has a SENT row.  SENT, NAMED and
+ * REPEATED rows have the position where their difference began, and more was stored since.
+ */
+static inline bool
+idem_position_tells(const IdemPositionRow *row)
+{
+	return row->kind == IDEM_POSITION_PASSED || row->kind == IDEM_POSITION_REACHED || row->kind == IDEM_POSITION_MOVED;
+}
+
+/*
  * Replace the snapshots and the seq of dst by copies of those of src, in cxt.
  */
 extern void idem_position_assign(MemoryContext cxt, IdemPosition *dst, const IdemPosition *src);

@@ -189,13 +189,13 @@ idem_progress_persist(IdemRelay *relay)
 		write_settled(stream);
 }
 
-/* Is the newest row one of what was sent?  It does not tell what the sink has. */
+/* Does the newest row tell what the sink has? */
 static bool
-last_is_sent(const IdemRelayConfig *config)
+last_tells(const IdemRelayConfig *config)
 {
 	IdemPositionRow *last = idem_position_last(config->relay_id, config->epoch);
 
-	return last != NULL && last->kind == IDEM_POSITION_SENT;
+	return last != NULL && idem_position_tells(last);
 }
 
 /*
@@ -208,7 +208,7 @@ idem_progress_persist_stored(IdemStream *stream)
 	if (stream->phase != IDEM_STREAM_READY || !stream->relay.walk.sink_stores || stream->nbatches > 0)
 		return;
 	idem_txn_begin();
-	if (stream->relay.walk.dirty || last_is_sent(stream->relay.config))
+	if (stream->relay.walk.dirty || !last_tells(stream->relay.config))
 		idem_progress_append_settled(stream);
 	idem_txn_commit(true);
 	idem_progress_forget_unwritten(stream);

@@ -155,6 +155,19 @@ is_behind_server(const IdemStream *stream)
 	return stream->relay.walk.fresh == IDEM_FRESH_SERVER || stream->relay.walk.fresh == IDEM_FRESH_BOTH;
 }
 
+/* Is the sink's row, of which it has all up to k, before our position? */
+static bool
+is_before(const IdemPositionRow *row, int64 k, const IdemPosition *ours)
+{
+	if (!idem_snap_equal(ours->base, row->pos.base))
+		return idem_position_sees_more(ours->base, row->pos.base);
+	if (ours->target == NULL || row->pos.target == NULL)
+		return false;
+	if (!idem_snap_equal(ours->target, row->pos.target))
+		return idem_position_sees_more(ours->target, row->pos.target);
+	return k < ours->seq;
+}
+
 /*
  * The sink has stored a row from before the operator's move, and nothing of the
  * epoch was confirmed.  Go on from our own position, which the operator set; at
@@ -192,7 +205,7 @@ start_behind_move(IdemStream *stream, const IdemSinkRows *sink_rows, const IdemP
 	 * position: then the relay sent to yet another target in between.
 	 */
 	if (row != NULL && goes_along &&
-		(went_back || !idem_position_sees_more(sink_rows->last->pos.base, row->pos.base)))
+		(went_back || !is_before(row, stored->k, &sink_rows->last->pos)))
 		take_stored(stream, row, stored->k);
 	return NULL;
 }

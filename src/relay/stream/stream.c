@@ -457,6 +457,13 @@ step(IdemRelay *relay)
 		(void) idem_stream_goes_on(stream, idem_receive_end(stream));
 	else if (idem_stream_goes_on(stream, idem_receive(stream)) && idem_pipe_is_open(&stream->pipe))
 		work(stream, now);
+
+	/*
+	 * A program that ends while the relay is to be held has nothing in flight
+	 * any more, and nothing else wakes such a relay.
+	 */
+	if (relay->barred && stream->phase == IDEM_STREAM_OFF)
+		(void) idem_engine_may_run(relay);
 	return false;
 }
 
