@@ -227,6 +227,26 @@ is(IdemRelay::stat($node, 'all', 'dead, retrying'), '0|2', 'two keys, both refus
 sql(q{SELECT idempotency.relay_drop('all')});
 
 #
+# A replay beside events that a handler refuses for good: those that were done before are no probes, each after a pause.
+#
+sql(q{CREATE TABLE done (n int)});
+sql(q{CREATE FUNCTION picky(payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload->>'bad' = 'true' THEN
+		RAISE EXCEPTION 'never';
+	END IF;
+	INSERT INTO public.done VALUES ((payload->>'n')::int);
+END $$});
+sql(q{CREATE SERVER picky FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.picky')});
+sql(q{SELECT idempotency.relay_create('picky', 'picky', aggregate_types => '{picky}', batch_events => 50)});
+sql(q{SELECT count(idempotency.outbox_enqueue('picky', 'k' || i, 'E', jsonb_build_object('n', i, 'bad', i <= 12))) FROM generate_series(1, 500) i});
+IdemTest::wait_for($node, q{SELECT count(*) = 488 FROM done});
+IdemTest::wait_for($node, q{SELECT state = 'outage' FROM idempotency.stat_relay WHERE relay = 'picky'});
+sql(q{SELECT idempotency.relay_replay('picky', since => now() - interval '1 hour')});
+sql(q{SELECT count(idempotency.outbox_enqueue('picky', 'k' || i, 'E', jsonb_build_object('n', i, 'bad', false))) FROM generate_series(501, 510) i});
+IdemTest::wait_for($node, q{SELECT count(*) = 498 AND count(DISTINCT n) = 498 FROM done});
+
+#
 # In an outage, what is passed over so has a bound, and all arrives in order.
 #
 sql(q{ALTER SYSTEM SET idempotency.max_parked = 100});

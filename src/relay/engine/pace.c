@@ -24,8 +24,7 @@
  *   limit for each key, which lets those of others pass.
  *
  * A refusal that names a time may concern its event alone: another process has a
- * lease.  It counts if the relay has a pace that it waits for; otherwise three in a
- * row, of different keys, do.
+ * lease.  Three in a row, of different keys, count.
  *
  * The rate is in memory.  After a restart the target asks again.
  *
@@ -204,7 +203,7 @@ concerns_rate(IdemPace *pace, IdemClock now, IdemPaceAnswer answer, uint64 key)
 		if (pace->named == 0 || pace->named_key != key)
 			pace->named++;
 		pace->named_key = key;
-		if (pace->named < NAMED_ROW && !(pace->rate > 0 && pace->bound))
+		if (pace->named < NAMED_ROW)
 			return false;
 	}
 	if (pace->rate > 0 || passed(pace, now) >= FEW ||

@@ -35,6 +35,21 @@
 #include "shared/fault.h"
 #include "shared/worker.h"
 
+/* While an operator's transaction has the relay's row, it is asked for so often. */
+#define LOCK_RETRY_MS 200
+
+/*
+ * Events that, each alone, made a commit fail, until that is on record.  There are several: parked
+ * events and the outbox take turns, and with one place two would take it from each other for ever.
+ */
+#define SUSPECTS 16
+
+typedef struct Suspect
+{
+	IdemSuspect s;
+	char		message[IDEM_ERROR_LEN];
+} Suspect;
+
 typedef struct IdemFunctionCourier
 {
 	IdemRelay	relay;
@@ -54,10 +69,13 @@ typedef struct IdemFunctionCourier
 	bool		log_turn;		/* the next batch is the outbox's, since
 								 * parked events were tried last */
 	bool		has_tried;		/* this transaction has tried an event */
+	bool		has_judged;		/* it has a verdict of the handler */
 	bool		is_full;		/* it has no room for another event */
+	bool		passes_done;	/* the outbox's events were done before, as
+								 * far as it was read: no probe yet */
 	pg_uuid_t	tried;			/* the event that was tried last */
-	IdemSuspect suspect;
-	char		suspect_message[IDEM_ERROR_LEN];
+	Suspect		suspects[SUSPECTS];
+	int			newest_suspect;
 	bool		awaits_wakeup;	/* the log has no event, or there is no room
 								 * to park one */
 } IdemFunctionCourier;
@@ -83,9 +101,9 @@ create(IdemRelay *relay)
 		relay->blame = kept.blame;
 		relay->held = idem_engine_is_held(relay);
 		relay->breaker.not_before = 0;
-		courier->suspect = kept.suspect;
+		courier->suspects[0].s = kept.suspect;
 		courier->attempts.passed = kept.passed_crash;
-		idem_relay_entry_error(relay->entry, courier->suspect_message);
+		idem_relay_entry_error(relay->entry, courier->suspects[0].message);
 	}
 	idem_engine_show_trying(relay, IDEM_RELAY_STARTING, IDEM_WAIT_NOTHING);
 	courier->reader = idem_reader_create(relay->cxt);
@@ -140,10 +158,29 @@ must_announce(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 }
 
 /* Did the event, alone in its transaction, make a commit fail? */
-static bool
-is_suspect(const IdemFunctionCourier *courier, const pg_uuid_t *event_id)
+static Suspect *
+find_suspect(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 {
-	return courier->suspect.is_set && memcmp(&courier->suspect.event_id, event_id, UUID_LEN) == 0;
+	for (int i = 0; i < SUSPECTS; i++)
+	{
+		Suspect    *suspect = &courier->suspects[i];
+
+		if (suspect->s.is_set && memcmp(&suspect->s.event_id, event_id, UUID_LEN) == 0)
+			return suspect;
+	}
+	return NULL;
+}
+
+/* The event that was tried last made a commit fail. */
+static void
+note_suspect(IdemFunctionCourier *courier, int sqlerrcode, const char *message)
+{
+	Suspect    *suspect = &courier->suspects[++courier->newest_suspect % SUSPECTS];
+
+	suspect->s.is_set = true;
+	suspect->s.event_id = courier->tried;
+	strlcpy(suspect->s.sqlstate, unpack_sql_state(sqlerrcode), sizeof(suspect->s.sqlstate));
+	idem_copy_error(suspect->message, message, sizeof(suspect->message));
 }
 
 /* The handler has had its say on the event: whose fault is a failure? */
@@ -159,6 +196,7 @@ judge(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, IdemHa
 	else if (courier->log_empty)
 		verdict.keys = idem_parked_keys(courier->parked, keys, 1, IDEM_BLAME_KEYS);
 	verdict.first = parked_id == 0 || !idem_parked_was_refused(courier->parked, ev->seq, &verdict.previous);
+	courier->has_judged = true;
 	failure->counts = idem_blame_judge(&courier->blame, &verdict);
 	failure->verdict = verdict.kind == IDEM_BLAME_NOTHING ? verdict.previous : courier->blame.verdicts;
 	failure->backs_off |= !failure->counts && failure->kind != IDEM_BLAME_NOTHING;
@@ -168,6 +206,7 @@ judge(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, IdemHa
 typedef enum Worked
 {
 	WORKED_DONE,
+	WORKED_BEFORE,				/* it was done before */
 	WORKED_REFUSED,
 	WORKED_NO_ROOM				/* the transaction had room for no more, as it
 								 * seems: the event begins the next one */
@@ -184,17 +223,17 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 	IdemFailure failure = {0};
 	IdemHandled handled = IDEM_HANDLED_FAILED;
 	bool		is_first = !courier->has_tried;
+	const Suspect *suspect = find_suspect(courier, &ev->event_id);
 
 	courier->has_tried = true;
 	courier->tried = ev->event_id;
-	if (is_suspect(courier, &ev->event_id))
+	if (suspect != NULL)
 	{
 		failure.kind = IDEM_BLAME_REJECTED;
-		failure.message = courier->suspect_message;
-		strlcpy(failure.sqlstate, courier->suspect.sqlstate, sizeof(failure.sqlstate));
+		failure.message = suspect->message;
+		strlcpy(failure.sqlstate, suspect->s.sqlstate, sizeof(failure.sqlstate));
 	}
-	if (!idem_attempts_killed(&courier->attempts, courier->relay.config, &ev->event_id, &failure) &&
-		!is_suspect(courier, &ev->event_id))
+	if (!idem_attempts_killed(&courier->attempts, courier->relay.config, &ev->event_id, &failure) && suspect == NULL)
 	{
 		idem_report_waiting_anew(courier->relay.entry, IDEM_WAIT_FUNCTION);
 		handled = idem_handler_run(courier->handler, courier->relay.config, ev, &failure);
@@ -207,12 +246,15 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 	if (handled == IDEM_HANDLED_FAILED && !is_first &&
 		strcmp(failure.sqlstate, unpack_sql_state(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED)) == 0)
 		return WORKED_NO_ROOM;
-	if (handled != IDEM_HANDLED_DUPLICATE && !failure.crashed)
+	if (handled == IDEM_HANDLED_DUPLICATE)
+		return WORKED_BEFORE;
+	if (!failure.crashed)
 		judge(courier, ev, parked_id, handled, &failure);
 	if (handled == IDEM_HANDLED)
+	{
 		(*sent)++;
-	if (handled == IDEM_HANDLED || handled == IDEM_HANDLED_DUPLICATE)
 		return WORKED_DONE;
+	}
 	idem_report_refusal(courier->relay.entry, failure.message);
 	if (parked_id != 0)
 	{
@@ -271,7 +313,7 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 			full = courier->is_full = true;
 			continue;
 		}
-		if (worked == WORKED_DONE)
+		if (worked != WORKED_REFUSED)
 		{
 			idem_parked_index_drop(courier->parked, seq);
 			done[ndone++] = p->parked_id;
@@ -303,6 +345,7 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 	IdemEvent	ev;
 	int64		bytes = 0;
 	int			passing = 0;
+	int			before_now = 0; /* events that were done before */
 
 	for (*n = 0; (*n < limit || passing > 0) && bytes < courier->relay.config->batch_bytes;)
 	{
@@ -345,6 +388,11 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 			}
 			if (worked == WORKED_REFUSED && *n == limit - 1)
 				passing = unseen(courier);
+
+			/* It says nothing of the handler: a probe goes on to the next. */
+			if (worked == WORKED_BEFORE && ++before_now < courier->relay.config->batch_events)
+				continue;
+			courier->passes_done = worked == WORKED_BEFORE;
 		}
 		if (*n < limit)
 			(*n)++;
@@ -379,7 +427,7 @@ is_probe_time(const IdemFunctionCourier *courier)
 static bool
 may_go_on(const IdemFunctionCourier *courier)
 {
-	return !idem_engine_is_held(&courier->relay) || idem_clock() >= courier->relay.probe_at ||
+	return !idem_engine_is_held(&courier->relay) || idem_clock() >= courier->relay.probe_at || courier->passes_done ||
 		(idem_blame_spares(&courier->relay.blame) && !courier->awaits_wakeup);
 }
 
@@ -424,9 +472,10 @@ typedef struct StepCounts
 
 /*
  * In a new transaction: load what is not loaded, and check that the handler can
- * be called.
+ * be called.  False if somebody has the relay's row locked, so that parked events must not be
+ * touched.
  */
-static void
+static bool
 prepare_step(IdemFunctionCourier *courier)
 {
 	const IdemRelayConfig *config = courier->relay.config;
@@ -453,17 +502,15 @@ prepare_step(IdemFunctionCourier *courier)
 		courier->parked_dirty = false;
 	}
 	if ((courier->parked->total > 0 || hash_get_num_entries(courier->parked->blocked) > 0) &&
-		!idem_parked_share_relay(config, false))
-	{
-		idem_report_waiting_anew(courier->relay.entry, IDEM_WAIT_LOCK);
-		(void) idem_parked_share_relay(config, true);
-	}
+		!idem_parked_share_relay(config))
+		return false;
 	if (idem_parked_wants_refill(courier->parked))
 	{
 		bool		wrote;
 
 		(void) idem_blocked_refill(courier->parked, config, &courier->relay.walk.read, true, &wrote);
 	}
+	return true;
 }
 
 /*
@@ -484,6 +531,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 	else
 	{
 		uint64		key;
+		Suspect    *suspect;
 
 		if (courier->has_tried)
 			idem_handler_batch_end();
@@ -495,11 +543,12 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 			idem_slot_went_well(true);
 		courier->worked |= courier->has_tried;
 		idem_attempts_concluded(&courier->attempts);
-		if (courier->has_tried && is_suspect(courier, &courier->tried))
-			courier->suspect.is_set = false;
+		suspect = courier->has_tried ? find_suspect(courier, &courier->tried) : NULL;
+		if (suspect != NULL)
+			suspect->s.is_set = false;
 		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
 		courier->relay.blame = courier->blame;
-		if (courier->has_tried && idem_engine_judged(&courier->relay, 0))
+		if (courier->has_judged && idem_engine_judged(&courier->relay, 0))
 			idem_parked_index_hurry_all(courier->parked);
 
 		/* A commit without a verdict ends no outage of the handler. */
@@ -508,7 +557,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		if (idem_parked_keys(courier->parked, &key, 0, 1) == 0)
 			idem_engine_disprove(&courier->relay);
 		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->relay.blame,
-							  &courier->suspect, courier->attempts.passed);
+							  &courier->suspects[courier->newest_suspect % SUSPECTS].s, courier->attempts.passed);
 	}
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
@@ -577,7 +626,7 @@ step(IdemRelay *relay)
 	if (!idem_handler_may_serve(courier->relay.config->owner))
 		proc_exit(0);			/* the launcher starts another */
 	courier->announcing = false;
-	courier->has_tried = courier->is_full = false;
+	courier->has_tried = courier->has_judged = courier->is_full = false;
 	courier->blame = relay->blame;
 
 	/*
@@ -586,7 +635,14 @@ step(IdemRelay *relay)
 	 */
 	courier->awaits_wakeup = false;
 	idem_txn_begin();
-	prepare_step(courier);
+	if (!prepare_step(courier))
+	{
+		/* Its worker is for others meanwhile. */
+		idem_txn_commit(false);
+		relay->breaker.not_before = idem_clock_plus_ms(idem_clock(), LOCK_RETRY_MS);
+		idem_engine_show_trying(relay, IDEM_RELAY_STREAMING, IDEM_WAIT_LOCK);
+		return false;
+	}
 
 	/*
 	 * One event is tried per transaction after an event made a commit fail,
@@ -594,8 +650,8 @@ step(IdemRelay *relay)
 	 */
 	one_by_one = relay->breaker.stepwise > 0 || idem_attempts_careful(&courier->attempts);
 	limit = one_by_one ? 1 : idem_blame_limit(&relay->blame, courier->relay.config->batch_events);
-	log_turn = courier->log_turn;
-	courier->log_turn = false;
+	log_turn = courier->log_turn || courier->passes_done;
+	courier->log_turn = courier->passes_done = false;
 	if (courier->parked->total == 0)
 		courier->attempts.repeats = false;
 	else if (!log_turn && (!idem_engine_is_held(relay) || is_probe_time(courier)))
@@ -661,20 +717,14 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	 * blame.  It is not for a full disk, nor for a cancel by somebody.
 	 */
 	if (courier->relay.breaker.stepwise > 0 && of_event)
-	{
-		courier->suspect.is_set = true;
-		courier->suspect.event_id = courier->tried;
-		strlcpy(courier->suspect.sqlstate, unpack_sql_state(sqlerrcode),
-				sizeof(courier->suspect.sqlstate));
-		idem_copy_error(courier->suspect_message, message, sizeof(courier->suspect_message));
-	}
+		note_suspect(courier, sqlerrcode, message);
 	courier->has_tried = false;
 	courier->attempts.met = courier->attempts.closing = false;
 	if (!checking)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,
 							 of_event);
-	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspect, courier->attempts.passed);
+	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects[courier->newest_suspect % SUSPECTS].s, courier->attempts.passed);
 }
 
 /*

@@ -149,14 +149,12 @@ idem_parked_lock_relay(const IdemRelayConfig *config)
 }
 
 bool
-idem_parked_share_relay(const IdemRelayConfig *config, bool wait)
+idem_parked_share_relay(const IdemRelayConfig *config)
 {
 	static IdemSpiStatement lock =
-	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR KEY SHARE");
-	static IdemSpiStatement try_lock =
 	IDEM_SPI_STATEMENT("SELECT FROM %s.relays WHERE relay_id = $1 FOR KEY SHARE SKIP LOCKED");
 
-	return run_for_relay(wait ? &lock : &try_lock, config->relay_id);
+	return run_for_relay(&lock, config->relay_id);
 }
 
 /*

@@ -126,9 +126,9 @@ extern void idem_parked_lock_relay(const IdemRelayConfig *config);
 /*
  * Before parked events or blocked keys are changed by a transaction that may wait for their
  * rows: whoever forgets the relay locks its row first (idem_relay_forget).  False if the row
- * is gone or, without "wait", locked.
+ * is locked so, or gone.
  */
-extern bool idem_parked_share_relay(const IdemRelayConfig *config, bool wait);
+extern bool idem_parked_share_relay(const IdemRelayConfig *config);
 
 /*
  * Try to take the locks that this transaction needs to park events of the

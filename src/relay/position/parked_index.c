@@ -10,26 +10,25 @@
  * - held: the outbox has not been read past its first event;
  * - nowhere: events of the key are in flight, or a dead event blocks the key.
  *
- * So a selection costs as much as the events that it selects, whatever else is parked.  With
- * ordering "none" each event is a key of its own.
+ * So a selection costs as much as the events that it selects, whatever else is parked.  With ordering "none" each event
+ * is a key of its own.
  *
- * A key's events are taken as a run, from its first event on: one event at first, and twice as
- * many each time that all events of a run were accepted.  A refused event ends the run.  The
- * events behind it were sent for nothing; these are never more than were accepted before.  So a
- * long queue in which every event is refused costs as many events as it holds, not its square.
+ * A key's events are taken as a run, from its first event on: one event at first, and twice as many each time that all
+ * events of a run were accepted.  A refused event ends the run.  The events behind it were sent for nothing; these are
+ * never more than were accepted before.  So a long queue in which every event is refused costs as many events as it
+ * holds, not its square.
  *
- * The tables are read (parked_load.c) when the worker or a program starts, when the configuration
- * changes (as operators' functions do), and after an error.  In between the index follows what the
- * worker writes.  A key without parked events, whose later events wait in the outbox, is free:
- * blocked.c reads these.
+ * The tables are read (parked_load.c) when the worker or a program starts, when the configuration is read, and after
+ * an error.  In between the index follows what the worker writes.  A key without parked events, whose later events wait
+ * in the outbox, is free: blocked.c reads these.
  *
- * Invariant: the index has an entry for each row that the worker knows, in whatever state, but for
- * dead events that block nothing and are not read again. Another row that the index lacks was
- * parked by an operator, and a message about it is on its way.
+ * Invariant: the index has an entry for each row that the worker knows, in whatever state, but for dead events that
+ * block nothing and are not read again. Another row that the index lacks was parked by an operator, and a message about
+ * it is on its way.
  *
- * MEMORY: one context, reset by each load; about 200 bytes per event, and 250 per key whose events
- * wait in the outbox.  idempotency.max_parked bounds the events that wait (blocked.c), and the
- * number of all that are not dead (idem_parked_is_full).
+ * MEMORY: one context, reset by each load; about 200 bytes per event, and 250 per key whose events wait in the outbox.
+ * idempotency.max_parked bounds the events that wait (blocked.c), and the number of all that are not dead
+ * (idem_parked_is_full).
  *
  * Copyright (c) 2026, the idempotency developers
  *
@@ -500,10 +499,7 @@ idem_parked_index_give_back(IdemParkedIndex *index, int64 seq, bool waits)
 		return;
 	end_run(index, entry->key);
 
-	/*
-	 * The key's turn is not over, and an attempt may be on record: it goes
-	 * first.
-	 */
+	/* The key's turn is not over, and an attempt may be on record: first. */
 	if (!waits && entry->key->place == PLACE_READY)
 		dlist_move_head(&index->ready, &entry->key->node);
 }
@@ -551,10 +547,7 @@ look_at_all(IdemParkedIndex *index, TimestampTz now)
 	}
 }
 
-/*
- * Make the keys whose time has come ready.  If the clock was set back, look at
- * all keys.
- */
+/* Make the keys whose time has come ready.  If the clock was set back, look at all keys. */
 static void
 ripen(IdemParkedIndex *index, TimestampTz now)
 {
@@ -719,28 +712,34 @@ idem_parked_index_hurry(IdemParkedIndex *index, const uint64 *avoid, int avoid_l
 	return true;
 }
 
-/* Of the ready keys those come first whose event was never refused, from any on: the first may all be bad. */
-static void
-fresh_first(IdemParkedIndex *index)
+/* Keys by when their first event was refused last. */
+static int
+compare_refused(const void *a, const void *b)
 {
-	dlist_head	fresh = DLIST_STATIC_INIT(fresh);
-	dlist_mutable_iter iter;
+	const ParkedEntry *x = dlist_head_element(ParkedEntry, node, &(*(ParkedKey *const *) a)->queue);
+	const ParkedEntry *y = dlist_head_element(ParkedEntry, node, &(*(ParkedKey *const *) b)->queue);
+
+	return REFUSED_AT(x) == REFUSED_AT(y) ? (x->seq < y->seq ? -1 : x->seq > y->seq) : REFUSED_AT(x) < REFUSED_AT(y) ? -1 : 1;
+}
+
+void
+idem_parked_index_order(IdemParkedIndex *index, bool from_any)
+{
 	int64		n = 0;
+	int64		fresh = 0;
+	ParkedKey **keys = palloc(sizeof(*keys) * Max(1, index->total));
+	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &index->ready)
 	{
-		ParkedKey  *key = dlist_container(ParkedKey, node, iter.cur);
-
-		if (dlist_head_element(ParkedEntry, node, &key->queue)->note.refused)
-			continue;
-		dlist_delete(iter.cur);
-		dlist_push_head(&fresh, iter.cur);
-		n++;
+		keys[n] = dlist_container(ParkedKey, node, iter.cur);
+		fresh += !dlist_head_element(ParkedEntry, node, &keys[n++]->queue)->note.refused;
 	}
-	for (n = n == 0 ? 0 : pg_prng_uint64_range(&pg_global_prng_state, 1, n); n > 0; n--)
-		dlist_push_tail(&fresh, dlist_pop_head_node(&fresh));
-	while (!dlist_is_empty(&fresh))
-		dlist_push_head(&index->ready, dlist_pop_head_node(&fresh));
+	qsort(keys, n, sizeof(*keys), compare_refused);
+	dlist_init(&index->ready);
+	for (int64 i = 0, first = from_any && fresh > 0 ? pg_prng_uint64_range(&pg_global_prng_state, 0, fresh - 1) : 0; i < n; i++)
+		dlist_push_tail(&index->ready, &keys[i < fresh ? (first + i) % fresh : i]->node);
+	pfree(keys);
 }
 
 /* The heap has a due time of its own for each key, so events may change theirs. */
@@ -760,7 +759,7 @@ idem_parked_index_hurry_all(IdemParkedIndex *index)
 			entry->note.due = Min(entry->note.due, now);
 	}
 	look_at_all(index, now);
-	fresh_first(index);
+	idem_parked_index_order(index, true);
 }
 
 void

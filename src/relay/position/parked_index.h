@@ -158,6 +158,12 @@ extern void idem_parked_index_clear(IdemParkedIndex *index, const IdemRelayConfi
 extern void idem_parked_index_add(IdemParkedIndex *index, const IdemParkedNote *note, uint64 hash);
 
 /*
+ * Of the keys whose first event can be sent those come first whose event was never refused, and then
+ * those that were refused longest ago; from_any: from any of the first on, since they may all be bad.
+ */
+extern void idem_parked_index_order(IdemParkedIndex *index, bool from_any);
+
+/*
  * Read the tables again, in a transaction.  Afterwards no event counts as taken.  passed:
  * no event that this snapshot sees is read from the outbox again; NULL: all may be.
  */

@@ -344,4 +344,10 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, co
 	}
 	SPI_finish();
 	free_keys(index);
+
+	/*
+	 * In order of seq refused ones, which may take longer, one by one, than
+	 * it takes until the next load, would have each turn.
+	 */
+	idem_parked_index_order(index, false);
 }

@@ -54,9 +54,8 @@
  * come without others, or those of one difference.  So after its failure parked
  * events are sent in batches so small that it parks them again, and of the
  * outbox one such batch is sent first.  In an outage this parks so many events
- * per try; no more once so many are parked.
+ * per try; no more once half of those are parked that may wait.
  */
-#define FEW_PARKED 500
 
 /* The batch that is being put together. */
 typedef struct Builder
@@ -366,7 +365,7 @@ send_log_batch(IdemStream *stream, IdemClock turn_ends)
 
 	b.window = window(stream);
 	b.limit = batch_limit(stream);
-	if (stream->few_next && stream->parked->total < FEW_PARKED)
+	if (stream->few_next && stream->parked->total < idem_max_parked / 2)
 		b.limit = Min(b.limit, IDEM_STREAM_FEW_EVENTS);
 	if (idem_engine_is_held(&stream->relay) && !idem_hunt_is_on(&stream->hunt))
 		b.unseen = Min(idem_blame_unseen(&stream->relay.blame), idem_parked_unseen_room(stream->parked));
