@@ -24,7 +24,8 @@
  *   limit for each key, which lets those of others pass.
  *
  * A refusal that names a time may concern its event alone: another process has a
- * lease.  Three in a row, of different keys, count.
+ * lease, or a tenant has a limit.  Three in a row, of different keys, count; if the relay has a
+ * pace that it waits for, one does, but of a key that was refused so lately.
  *
  * The rate is in memory.  After a restart the target asks again.
  *
@@ -194,16 +195,33 @@ slow_down(IdemPace *pace, IdemClock now, int in_flight)
 	pace->before = in_flight;
 }
 
+/* Was the key refused with a time lately?  Then it may have a limit of its own. */
+static bool
+was_named_lately(IdemPace *pace, uint64 key)
+{
+	for (int i = 0; i < Min(pace->nlately, IDEM_PACE_LATELY); i++)
+	{
+		if (pace->named_lately[i] == key)
+			return true;
+	}
+	pace->named_lately[pace->nlately++ % IDEM_PACE_LATELY] = key;
+	if (pace->nlately == 2 * IDEM_PACE_LATELY)
+		pace->nlately = IDEM_PACE_LATELY;
+	return false;
+}
+
 /* Is this refusal one of the target's, and not of the event alone? */
 static bool
 concerns_rate(IdemPace *pace, IdemClock now, IdemPaceAnswer answer, uint64 key)
 {
 	if (answer == IDEM_PACE_NAMED)
 	{
+		bool		again = was_named_lately(pace, key);
+
 		if (pace->named == 0 || pace->named_key != key)
 			pace->named++;
 		pace->named_key = key;
-		if (pace->named < NAMED_ROW)
+		if (pace->named < NAMED_ROW && (again || !(pace->rate > 0 && pace->bound)))
 			return false;
 	}
 	if (pace->rate > 0 || passed(pace, now) >= FEW ||

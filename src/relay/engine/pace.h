@@ -27,6 +27,9 @@ typedef enum IdemPaceAnswer
 } IdemPaceAnswer;
 
 /* All zero at first: there is no limit. */
+/* Keys that are remembered as refused with a time of their own. */
+#define IDEM_PACE_LATELY 16
+
 typedef struct IdemPace
 {
 	double		rate;			/* events per second; 0: no limit */
@@ -50,6 +53,9 @@ typedef struct IdemPace
 	uint64		named_key;		/* of the newest of the NAMED in a row */
 	int			named;			/* how many, each of another key than the one
 								 * before */
+	uint64		named_lately[IDEM_PACE_LATELY]; /* the last keys of NAMED, in
+												 * a row or not */
+	int			nlately;		/* how many there were */
 	IdemClock	noted_at;		/* a target asked to wait to which little was
 								 * sent; 0: none did */
 } IdemPace;
