@@ -53,7 +53,7 @@
 
 /* The statements of a program that takes over; %s is the position table. */
 #define INSERT_SQL	"INSERT INTO %s (relay, epoch) VALUES ($1, 0) ON CONFLICT (relay) DO NOTHING"
-#define LOCK_SQL	"SELECT t.epoch FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE"
+#define LOCK_SQL	"SELECT t.epoch, t.incarnation, t.row_id, t.k FROM %s AS t WHERE t.relay OPERATOR(pg_catalog.=) $1 FOR UPDATE"
 #define RAISE_SQL	"UPDATE %s AS t SET epoch = t.epoch OPERATOR(pg_catalog.+) 1" \
 	" WHERE t.relay OPERATOR(pg_catalog.=) $1 AND t.epoch OPERATOR(pg_catalog.=) $2" \
 	" RETURNING t.epoch, t.incarnation, t.row_id, t.k"
@@ -157,15 +157,14 @@ is_kept(PgSink *p)
 	return ok;
 }
 
-/* Lock the row, and make it if there is none: epoch is the one that it has.  False: an error, or p->failure. */
+/* Lock the row, and make it if there is none; *row, which the caller clears.  False: an error, or p->failure. */
 static bool
-lock_row(PgSink *p, int64_t *epoch)
+lock_row(PgSink *p, PGresult **row)
 {
 	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
 	const char *values[1] = {p->config.relay};
 	PgSinkPending pending;
 	PGresult   *res;
-	bool		there = false;
 	char	   *insert = pgsink_format(INSERT_SQL, p->position_table);
 	char	   *lock = pgsink_format(LOCK_SQL, p->position_table);
 
@@ -176,21 +175,33 @@ lock_row(PgSink *p, int64_t *epoch)
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
 		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK && PQntuples(res) == 1)
-		{
-			*epoch = to_int64(PQgetvalue(res, 0, 0));
-			there = true;
-		}
-		PQclear(res);
+			*row = res;
+		else
+			PQclear(res);
 	}
 	free(insert);
 	free(lock);
-	return !p->error.set && (there || fail_not_stored(p));
+	return !p->error.set && (*row != NULL || fail_not_stored(p));
 }
 
-/* Raise the epoch of the locked row, and read the row into READY.  False: an error, or p->failure. */
+/* Do two rows say the same of the position? */
 static bool
-raise_epoch(PgSink *p, int64_t before, IdemProtoReady *ready)
+is_same_position(const PGresult *a, const PGresult *b)
 {
+	for (int i = 1; i < 4; i++)
+		if (PQgetisnull(a, 0, i) != PQgetisnull(b, 0, i) || strcmp(PQgetvalue(a, 0, i), PQgetvalue(b, 0, i)) != 0)
+			return false;
+	return true;
+}
+
+/*
+ * Raise the epoch of the locked row, and read the row into READY.  Nothing is committed if a trigger
+ * makes another position of it.  False: an error, or p->failure.
+ */
+static bool
+raise_epoch(PgSink *p, const PGresult *row, IdemProtoReady *ready)
+{
+	const int64_t before = to_int64(PQgetvalue(row, 0, 0));
 	char		epoch[24];
 	const char *values[2] = {p->config.relay, epoch};
 	PgSinkPending pending;
@@ -200,27 +211,35 @@ raise_epoch(PgSink *p, int64_t before, IdemProtoReady *ready)
 
 	snprintf(epoch, sizeof(epoch), "%" PRId64, before);
 	pgsink_send(p, PGSINK_STEP_FENCE, 0, sql, 2, takeover_types, values, NULL);
-	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
 	pgsink_sync(p);
 	while ((res = pgsink_next(p, &pending)) != NULL)
 	{
 		if (pending.step == PGSINK_STEP_FENCE && PQresultStatus(res) == PGRES_TUPLES_OK)
-			sound = read_row(p, res, before, ready);
+			sound = read_row(p, res, before, ready) && (is_same_position(row, res) || fail_not_stored(p));
 		PQclear(res);
 	}
 	free(sql);
-	return sound && !p->error.set;
+	if (!sound || p->error.set)
+		return false;
+	pgsink_send(p, PGSINK_STEP_COMMIT, 0, "COMMIT", 0, NULL, NULL, NULL);
+	pgsink_sync(p);
+	while ((res = pgsink_next(p, &pending)) != NULL)
+		PQclear(res);
+	return !p->error.set;
 }
 
 bool
 pgsink_take_position(PgSink *p, IdemProtoReady *ready)
 {
-	int64_t		before = 0;
+	PGresult   *row = NULL;
+	bool		ok;
 
 	write_statements(p);
 	if (!is_kept(p))
 		return false;
-	if (lock_row(p, &before) && raise_epoch(p, before, ready))
+	ok = lock_row(p, &row) && raise_epoch(p, row, ready);
+	PQclear(row);
+	if (ok)
 		return true;
 	if (p->error.set)
 		return pgsink_fail_for_error(p, "take over the relay's position at the target");
