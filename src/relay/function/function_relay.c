@@ -36,7 +36,7 @@
 #include "shared/worker.h"
 
 /* While an operator's transaction has the relay's row, it is asked for so often. */
-#define LOCK_RETRY_MS 200
+#define LOCK_RETRY_MS 50
 
 /*
  * Events that, each alone, made a commit fail, until that is on record.  There are several: parked
@@ -175,8 +175,10 @@ find_suspect(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 static void
 note_suspect(IdemFunctionCourier *courier, int sqlerrcode, const char *message)
 {
-	Suspect    *suspect = &courier->suspects[++courier->newest_suspect % SUSPECTS];
+	Suspect    *suspect;
 
+	courier->newest_suspect = (courier->newest_suspect + 1) % SUSPECTS;
+	suspect = &courier->suspects[courier->newest_suspect];
 	suspect->s.is_set = true;
 	suspect->s.event_id = courier->tried;
 	strlcpy(suspect->s.sqlstate, unpack_sql_state(sqlerrcode), sizeof(suspect->s.sqlstate));
@@ -557,7 +559,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		if (idem_parked_keys(courier->parked, &key, 0, 1) == 0)
 			idem_engine_disprove(&courier->relay);
 		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->relay.blame,
-							  &courier->suspects[courier->newest_suspect % SUSPECTS].s, courier->attempts.passed);
+							  &courier->suspects[courier->newest_suspect].s, courier->attempts.passed);
 	}
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
@@ -724,7 +726,7 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,
 							 of_event);
-	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects[courier->newest_suspect % SUSPECTS].s, courier->attempts.passed);
+	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects[courier->newest_suspect].s, courier->attempts.passed);
 }
 
 /*

@@ -26,8 +26,8 @@
  *
  * The worker of a database serves many relays and must not wait for an
  * operator's open transaction: it calls idem_parked_try_lock before it changes
- * anything.  The worker of a function relay serves one relay, and waits; before that it locks the
- * relay's row FOR KEY SHARE, against relay_drop and relay_adopt, which change all rows (FOR UPDATE).
+ * anything.  The worker of a function relay serves one relay, and waits for rows; before that it takes
+ * the relay's row FOR KEY SHARE, without a wait, against whoever changes all rows (FOR UPDATE).
  *
  * MEMORY: the events taken for a batch are in the caller's context, and bounded
  * by the batch's bytes plus one event.  The plans of the statements stay.
