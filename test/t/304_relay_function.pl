@@ -199,6 +199,25 @@ ABC|P0001|1023|ABC
 Commit|ID001|253|event "
 END2
 
+# Events that fail only at the commit, each alone in its transaction: several of them are known as
+# such at a time, and those between them go on.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE app.forgetful (n int);
+CREATE FUNCTION app.forget(event_id uuid, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF payload::int % 4 = 0 THEN
+		PERFORM idempotency.claim_event(event_id, 'undecided');
+	END IF;
+	INSERT INTO app.forgetful VALUES (payload::int);
+END $$;
+CREATE SERVER forget FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'app.forget');
+SELECT idempotency.relay_create('forget', 'forget', aggregate_types => '{forget}', max_attempts => 0, min_backoff => '10 ms', max_backoff => '10 ms');
+SELECT idempotency.outbox_enqueue('forget', 'k' || i, 'E', to_jsonb(i)) FROM generate_series(1, 48) i;
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 36 FROM app.forgetful});
+is($node->safe_psql('postgres', q{SELECT count(DISTINCT n) FROM app.forgetful}), '36', 'each of the others once');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_drop('forget')});
+
 # A timeout and a barrier that come together: DROP DATABASE waits for no relay that has
 # served the timeout.
 $node->safe_psql('postgres', <<'END');

@@ -128,9 +128,10 @@ my @diverged = grep {
 is(scalar(@diverged), 1, 'one of them is diverged');
 my ($loser) = @diverged;
 
-# The other may have been fenced until now, and delivers what it has.
+# The other may have been fenced until now, and have events to deliver: it rests meanwhile.
 my ($other) = grep { $_ != $loser } @twins;
-IdemTest::wait_for($other, q{SELECT state IN ('streaming', 'idle') AND lag_events = 0 FROM idempotency.stat_relay});
+$other->safe_psql('postgres', q{SELECT idempotency.relay_pause('r')});
+IdemRelay::wait_state($other, 'r', 'paused');
 my $got = $target->safe_psql('postgres', 'SELECT count(*) FROM app.got');
 IdemRelay::prepared_postgres_server($loser, 'again', $target, 'postgres', 'app.on_event');
 foreach my $move ("relay_replay('r', since => '-infinity')", ("relay_alter('r', start_at => 'earliest')") x 3,

@@ -3,6 +3,7 @@
 
 # A repeated event that a sink which stores positions refused, and copies that the sink
 # passed over for it, stay due when the configuration changes between SETTLE and the VERDICT.
+# Refused events that are read anew have their turns in the order of their last refusals.
 
 use strict;
 use warnings FATAL => 'all';
@@ -63,6 +64,22 @@ is(parked(), 'B retry, C waiting', 'both are parked after the verdict');
 replay('B');
 IdemRelay::wait_received($file, 3);
 is(join(' ', map { $_->{event_type} } IdemRelay::acked($file)), 'A B C', 'each comes once, in order');
+
+# In order of their numbers those at the end might wait for ever, if all take longer than it takes until
+# they are read again.
+my $ordered = "$dir/ordered.log";
+IdemRelay::pytest_server($node, 'ordered', $ordered, reject_type => 'R', retry_times => 1);
+sql(q{SELECT idempotency.relay_create('ordered', 'ordered', aggregate_types => '{o}', batch_events => 1, min_backoff => '1 h', max_backoff => '1 h')});
+sql(q{SELECT idempotency.outbox_enqueue('o', t || i, t, '1') FROM generate_series(1, 6) i, unnest('{R,Good}'::text[]) t});
+IdemTest::wait_for($node, q{SELECT retrying = 6 AND sent = 6 FROM idempotency.stat_relay WHERE relay = 'ordered'});
+sql(q{SELECT idempotency.relay_pause('ordered')});
+IdemRelay::wait_state($node, 'ordered', 'paused');
+sql(q{UPDATE idempotency_data.relay_parked SET next_attempt_at = now(), last_failed_at = now() - right(aggregate_id, 1)::int * '1 s'::interval
+	WHERE aggregate_type = 'o'});
+sql(q{SELECT idempotency.relay_resume('ordered')});
+IdemTest::wait_for($node, q{SELECT retrying = 0 AND sent = 12 FROM idempotency.stat_relay WHERE relay = 'ordered'});
+is(join(' ', map { $_->{aggregate_id} } grep { $_->{event_type} eq 'R' } IdemRelay::acked($ordered)), 'R6 R5 R4 R3 R2 R1',
+	'those that were refused longest ago come first, batch by batch');
 
 $node->stop;
 done_testing();

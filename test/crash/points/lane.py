@@ -133,7 +133,7 @@ class Lane:
         self.target.try_rows(setup)
         for relay, types in RELAYS.items():
             self.source.try_rows(RELAY, (relay, relay, list(types), 1 if relay == "bis" else 1000000))
-        wait_until("the relays", self.streaming, 60)
+        self.wait_streaming(60)
 
     def stop(self):
         problems = []
@@ -152,9 +152,16 @@ class Lane:
         status = server.process.returncode
         return [f"{server.name}: the server ended with status {status}"] if status else []
 
-    def streaming(self):
-        rows = dict(self.source.try_rows("SELECT relay, state FROM idempotency.stat_relay"))
-        return all(rows.get(relay) == "streaming" for relay in RELAYS)
+    def wait_streaming(self, seconds):
+        """Wait until each relay is streaming; what they show is in the finding if one is not."""
+        rows = {}
+
+        def streaming():
+            rows.clear()
+            rows.update((relay, (state, error)) for relay, state, error in
+                        self.source.try_rows("SELECT relay, state, last_error FROM idempotency.stat_relay"))
+            return all(relay in rows and rows[relay][0] == "streaming" for relay in RELAYS)
+        wait_until(lambda: f"the relays to stream: {rows}", streaming, seconds)
 
     # Functions for the scenes
 
@@ -407,7 +414,7 @@ class Lane:
             session.close()
             problems += self.ledger.resolve()
             wait_until("all events to arrive", lambda: not self.ledger.missing(self.first), QUIET_SECONDS)
-            wait_until("the relays", self.streaming, QUIET_SECONDS)
+            self.wait_streaming(QUIET_SECONDS)
         except Finding as e:
             problems.append(str(e))
         return problems + self.ledger.judge_events(self.first)
