@@ -59,6 +59,41 @@ is( $node->safe_psql('postgres', q{SELECT array_agg(DISTINCT c) FROM
 		(SELECT count(*) AS c FROM effects WHERE event_type = 'Big' GROUP BY xid) g}),
 	'{3}', 'batches of the size that was set');
 
+# A batch ends after a second: until then nobody has what its handlers locked.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE slow (xid xid8);
+CREATE FUNCTION slow() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_sleep(0.4);
+	INSERT INTO public.slow VALUES (pg_current_xact_id());
+END $$;
+CREATE SERVER slow FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.slow');
+SELECT count(idempotency.outbox_enqueue('slow', 'k' || i, 'E', '{}')) FROM generate_series(1, 7) i;
+SELECT idempotency.relay_create('slow', 'slow', aggregate_types => '{slow}');
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 7 FROM slow});
+is($node->safe_psql('postgres', q{SELECT max(count) <= 3 FROM (SELECT count(*) FROM slow GROUP BY xid) g}), 't', 'slow handlers have small batches');
+
+# Events under which the handler hangs, more than make an outage, cost each other event little: none waits for a
+# try of each of them.
+$node->safe_psql('postgres', <<'END');
+CREATE TABLE passed (n int);
+CREATE FUNCTION hang(aggregate_id text, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	IF aggregate_id LIKE 'bad%' THEN
+		PERFORM pg_sleep(3600);
+	END IF;
+	INSERT INTO public.passed VALUES (payload::int);
+END $$;
+CREATE SERVER hang FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.hang', timeout '1000');
+SELECT count(idempotency.outbox_enqueue('hang', CASE WHEN i BETWEEN 11 AND 22 THEN 'bad' ELSE 'good' END || i, 'E', to_jsonb(i))) FROM generate_series(1, 400) i;
+SELECT idempotency.relay_create('hang', 'hang', aggregate_types => '{hang}', max_attempts => 0);
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 388 FROM passed});
+cmp_ok($node->safe_psql('postgres', q{SELECT COALESCE(sum(attempts + deferrals), 0) FROM idempotency_data.relay_parked WHERE aggregate_type = 'hang'}),
+	'<', 36, 'the good ones did not wait for three tries of each of the others');
+$node->safe_psql('postgres', q{SELECT idempotency.relay_drop('hang')});
+
 # Leases and partitions have a budget of locks in each transaction.  An event for which those before
 # it left no room begins the next transaction, and no attempt is counted.
 $node->safe_psql('postgres', <<'END');

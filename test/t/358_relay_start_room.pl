@@ -3,7 +3,8 @@
 
 # Relays that cannot go on take no program's place from those that can: new ones to a
 # target that says nothing, also after a crash; one that was asked to give way and whose
-# sink does not answer; one whose former program was killed and does not end.
+# sink does not answer; one whose former program was killed and does not end; one whose
+# target takes nothing, with hundreds of events in flight.
 #
 # What holds those relays up lasts longer than the test, so whoever waits for it fails.
 
@@ -107,6 +108,45 @@ sql(q{SELECT idempotency.outbox_enqueue('held', 'k', 'Held again', '1')});
 one_is_served('a program that was killed does not end');
 IdemRelay::release($tracer);
 IdemRelay::arrives("$dir/held.log", 'Held again');
+
+#
+# Its target takes nothing, and the rest of what was sent has no answer: neither another relay nor a
+# pause waits for the rest.
+#
+sub create_refused
+{
+	my ($relay) = @_;
+
+	IdemRelay::own_relay($node, $dir, $relay, retry_type => 'R', mute_type => 'Mute', answer => 'each');
+	sql(qq{SELECT count(idempotency.outbox_enqueue('$relay', 'k' || i, CASE WHEN i <= 10 THEN 'R' ELSE 'Mute' END, '1')) FROM generate_series(1, 200) i});
+	IdemTest::wait_for($node, qq{SELECT state = 'outage' AND sink_pid IS NOT NULL FROM idempotency.stat_relay WHERE relay = '$relay'});
+	return;
+}
+
+sql(q{SELECT idempotency.relay_drop('held')});
+set('max_sink_programs', 4);
+create_refused('refused');
+set('max_sink_programs', 1);
+one_is_served('a target takes nothing');
+sql(q{SELECT idempotency.relay_drop('refused')});
+set('max_sink_programs', 4);
+create_refused('paused');
+sql(q{SELECT idempotency.relay_pause('paused')});
+IdemRelay::wait_state($node, 'paused', 'paused');
+sql(q{SELECT idempotency.relay_drop('paused')});
+
+#
+# Relays that share a place have little in flight to a slow target.
+#
+set('max_sink_programs', 1);
+IdemRelay::own_relay($node, $dir, 'slow', mute_type => 'Mute');
+sql(q{SELECT count(idempotency.outbox_enqueue('slow', 'k' || i, 'Mute', '1')) FROM generate_series(1, 500) i});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'answer' FROM idempotency.stat_relay WHERE relay = 'slow'});
+sql(q{SELECT idempotency.outbox_enqueue('one', 'k', 'Waits', '1')});
+IdemTest::wait_for($node, q{SELECT waiting_for = 'sink program' FROM idempotency.stat_relay WHERE relay = 'one'});
+is(scalar(grep { $_->{event} } IdemRelay::received("$dir/slow.log")), 16, 'no more in flight than the target is known to take soon');
+sql(q{SELECT idempotency.relay_drop('slow')});
+IdemRelay::arrives("$dir/one.log", 'Waits');
 
 $node->stop;
 done_testing();

@@ -274,6 +274,16 @@ like(faults('silent'), qr/; sink program: the sink program did not answer within
 sql(q{SELECT idempotency.relay_drop('silent')});
 my $log = slurp_file($node->logfile);
 unlike($log, qr/PANIC|was terminated by signal|is fenced/, 'nothing crashed, and nobody was fenced');
+
+# An instance that took over, which the worker finds out when it sends.
+enqueue(1);
+IdemRelay::wait_state($node, 'pg', 'streaming');
+at_target(q{UPDATE idempotency_sink_position SET epoch = epoch + 1 WHERE relay = 'pg'});
+enqueue(1);
+IdemTest::wait_for($node, q{SELECT state = 'fenced' FROM idempotency.stat_relay WHERE relay = 'pg'});
+like(faults('pg'), qr/^relay: it is fenced: [^;]*another instance/, 'an instance that took over: is found');
+sql(q{SELECT idempotency.relay_resume('pg')});
+sound('pg', 'after relay_resume');
 $target->stop;
 $node->stop;
 done_testing();

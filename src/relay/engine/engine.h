@@ -343,6 +343,9 @@ extern void idem_schedule_remove(IdemRelay *relay);
 /* Grant the starts of programs that may be granted now.  True if a relay got one. */
 extern bool idem_schedule_programs(void);
 
+/* May so many relays all have a program at a time? */
+extern bool idem_schedule_has_places_for(int relays);
+
 /* How many programs of others must end for the relays that wait. */
 extern int	idem_schedule_lacking_room(void);
 

@@ -120,6 +120,12 @@ program_room(void)
 	return Max(1, Min(idem_max_sink_programs, max_safe_fds / 3 / FDS_PER_PROGRAM));
 }
 
+bool
+idem_schedule_has_places_for(int relays)
+{
+	return relays <= program_room();
+}
+
 /* The queue's starts per second; the setting may change at any time. */
 static double
 rate_of(const IdemQueue *queue)

@@ -9,9 +9,9 @@
  * an adoption or a moved position.
  *
  * Each event is handled in a subtransaction of its own (handler.c).  An error
- * rolls the event back and parks it; the batch goes on.  If the whole
- * transaction fails at commit, the batch is repeated one event at a time.  The
- * event that fails alone is parked untried.
+ * rolls the event back and parks it; the batch goes on, for a second at most.
+ * If the whole transaction fails at commit, the batch is repeated one event at
+ * a time.  The event that fails alone is parked untried.
  *
  * Events that were in flight when the server went down are tried one at a time,
  * too, each attempt on record before it is made (attempt.c).
@@ -70,7 +70,13 @@ typedef struct IdemFunctionCourier
 								 * parked events were tried last */
 	bool		has_tried;		/* this transaction has tried an event */
 	bool		has_judged;		/* it has a verdict of the handler */
-	bool		is_full;		/* it has no room for another event */
+	IdemClock	began;			/* when it began */
+	bool		is_full;		/* it has no room, or no time, for another
+								 * event */
+	IdemClock	repeats_at;		/* parked events that took their time have it
+								 * again then */
+	int			repeats_window; /* most parked events of a transaction, since
+								 * some took their time; 0: as many as fit */
 	bool		passes_done;	/* the outbox's events were done before, as
 								 * far as it was read: no probe yet */
 	pg_uuid_t	tried;			/* the event that was tried last */
@@ -169,6 +175,16 @@ find_suspect(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 			return suspect;
 	}
 	return NULL;
+}
+
+/*
+ * Has the transaction had its time?  What its handlers locked is held until it commits, whichever
+ * of them fails or waits for others.
+ */
+static bool
+has_had_its_time(const IdemFunctionCourier *courier)
+{
+	return idem_clock() >= idem_clock_plus_ms(courier->began, IDEM_SLICE_MS);
 }
 
 /* The event that was tried last made a commit fail. */
@@ -279,7 +295,9 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 	bool		probes = idem_engine_is_held(&courier->relay) &&
 	(idem_parked_index_hurry(courier->parked, &courier->relay.blame.whole.refused.key, 0) ||
 	 idem_parked_index_hurry(courier->parked, NULL, 0));
-	IdemParkedTaking taking = {.limit = probes ? 1 : limit, .max_bytes = courier->relay.config->batch_bytes,
+	int			window = courier->repeats_window;
+	IdemParkedTaking taking = {.limit = probes ? 1 : window > 0 ? Min(limit, window) : limit,
+		.max_bytes = courier->relay.config->batch_bytes,
 	.lone = idem_attempts_careful(&courier->attempts)};
 	List	   *taken = idem_parked_take(courier->parked, &taking);
 	int64	   *done = palloc(sizeof(int64) * Max(1, list_length(taken)));
@@ -321,8 +339,21 @@ work_repeats(IdemFunctionCourier *courier, int limit, int64 *sent)
 			done[ndone++] = p->parked_id;
 		}
 		n++;
-		full = courier->is_full = idem_handler_batch_is_full();
+		full = courier->is_full = idem_handler_batch_is_full() || has_had_its_time(courier);
 	}
+
+	/*
+	 * What else is there has at least as much time as events that take
+	 * theirs. What was taken with one of them goes back behind all others, so
+	 * little is.
+	 */
+	if (n > 0 && has_had_its_time(courier))
+	{
+		courier->repeats_at = 2 * idem_clock() - courier->began;
+		courier->repeats_window = 1;
+	}
+	else if (n > 0)
+		courier->repeats_window = window < limit ? 2 * window : 0;
 	idem_parked_done(courier->relay.config, done, ndone);
 	IDEM_FAULT_POINT("function-unparked");
 	return n;
@@ -398,7 +429,7 @@ work_log(IdemFunctionCourier *courier, int limit, int64 *last_seq, int64 *sent, 
 		}
 		if (*n < limit)
 			(*n)++;
-		if (idem_handler_batch_is_full())
+		if (passing == 0 && (idem_handler_batch_is_full() || has_had_its_time(courier)))
 			break;
 	}
 	return false;
@@ -411,7 +442,7 @@ static bool
 is_idle(const IdemFunctionCourier *courier)
 {
 	return courier->awaits_wakeup && courier->loaded && !courier->parked_dirty && !courier->parked->stale &&
-		!idem_parked_index_is_due(courier->parked);
+		(idem_clock() < courier->repeats_at || !idem_parked_index_is_due(courier->parked));
 }
 
 /* Is the target down, and the time of its next probe there? */
@@ -629,6 +660,7 @@ step(IdemRelay *relay)
 		proc_exit(0);			/* the launcher starts another */
 	courier->announcing = false;
 	courier->has_tried = courier->has_judged = courier->is_full = false;
+	courier->began = idem_clock();
 	courier->blame = relay->blame;
 
 	/*
@@ -656,7 +688,7 @@ step(IdemRelay *relay)
 	courier->log_turn = courier->passes_done = false;
 	if (courier->parked->total == 0)
 		courier->attempts.repeats = false;
-	else if (!log_turn && (!idem_engine_is_held(relay) || is_probe_time(courier)))
+	else if (!log_turn && (idem_engine_is_held(relay) ? is_probe_time(courier) : courier->began >= courier->repeats_at))
 		counts.repeated = work_repeats(courier, Max(1, limit / 2), &counts.sent);
 	if (courier->announcing || courier->is_full || (limit == 1 && counts.repeated > 0))
 	{
@@ -757,6 +789,8 @@ next_time(IdemRelay *relay)
 	if (at == 0 || at > idem_clock())
 		return at;
 	at = idem_parked_index_next(courier->parked);
+	if (at != 0)
+		at = Max(at, courier->repeats_at);
 
 	/*
 	 * The next probe is a parked event, unless all are dead or held back, or

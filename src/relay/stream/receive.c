@@ -20,6 +20,7 @@
 #include "mb/pg_wchar.h"
 
 #include "relay/stream/state.h"
+#include "relay/worker_slots.h"
 #include "relay/stream/stream.h"
 #include "shared/error.h"
 #include "shared/fault.h"
@@ -121,6 +122,21 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r, int lane)
 	return batch->nfailures++;
 }
 
+/* The target took an event. */
+static void
+count_taken(IdemStream *stream)
+{
+	IdemClock	now = idem_clock();
+
+	if (now >= idem_clock_plus_ms(stream->slice_began, IDEM_SLICE_MS))
+	{
+		stream->taken_before = stream->taken;
+		stream->taken = 0;
+		stream->slice_began = now;
+	}
+	stream->taken++;
+}
+
 /* The answer to a late event; false: it has one, or there is no such event. */
 static bool
 on_late_result(IdemStream *stream, const IdemProtoResult *r, int index, int lane)
@@ -139,6 +155,8 @@ on_late_result(IdemStream *stream, const IdemProtoResult *r, int index, int lane
 		late->failure = make_failure(r, lane);
 		MemoryContextSwitchTo(old);
 	}
+	else
+		count_taken(stream);
 	idem_late_answered(stream, late);
 	return true;
 }
@@ -154,6 +172,8 @@ on_batch_result(IdemStream *stream, IdemBatch *batch, IdemSentEvent *flight, con
 	batch->unanswered--;
 	stream->nunanswered--;
 	batch->nonacks += failure >= 0;
+	if (r->outcome == IDEM_PROTO_ACKED)
+		count_taken(stream);
 }
 
 /* Note in the batch which of its events have answers that are to be settled. */

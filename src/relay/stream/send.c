@@ -335,12 +335,19 @@ advance(IdemStream *stream, const Builder *b, bool ended, int64 last_seq)
 	}
 }
 
-/* How many more events may be in flight, as the target's state has it?  A held target has times of its own. */
+/*
+ * How many more events may be in flight, as the target's state has it?  A held target has times of its own.
+ * A program that shares its place with others' has no more than its target seems to take within
+ * a slice, since it gives way only when all is answered.
+ */
 static int
 window(IdemStream *stream)
 {
 	int			room = idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nunanswered;
 
+	if (idem_stream_shares_place())
+		room = Min(room, 2 * Max(IDEM_STREAM_FEW_EVENTS, Max(stream->taken, stream->taken_before)) -
+				   stream->nunanswered - stream->nlate);
 	return idem_engine_is_held(&stream->relay) ? room :
 		Min(room, idem_pace_room(&stream->relay.pace, idem_clock()));
 }

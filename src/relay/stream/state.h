@@ -255,6 +255,11 @@ typedef struct IdemStream
 	int			nevents;		/* events of the batches in flight, without
 								 * those that the position has passed */
 	int			nunanswered;	/* those of them without an answer */
+
+	/* events that the target took in this slice, and in the one before */
+	IdemClock	slice_began;
+	int			taken;
+	int			taken_before;
 	uint64		next_batch;
 
 	dlist_head	late;			/* IdemLateEvent, of which late_keys has those
@@ -330,6 +335,9 @@ extern void idem_batch_launch(IdemStream *stream, IdemBatch *batch);
 
 /* May another batch be in flight?  The sink's credit has its own say. */
 extern bool idem_batch_has_room(const IdemStream *stream);
+
+/* Has the worker more streams than programs may run at a time? */
+extern bool idem_stream_shares_place(void);
 
 /* After an error of the worker: how many batches go one at a time? */
 extern int	idem_batch_stepwise(const IdemStream *stream);

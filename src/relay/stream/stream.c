@@ -49,11 +49,21 @@
 /* A program is not ended if a parked event is due within this time. */
 #define MIN_REST_MS 1000
 
+/* The streams of this worker. */
+static int	nstreams = 0;
+
+bool
+idem_stream_shares_place(void)
+{
+	return !idem_schedule_has_places_for(nstreams);
+}
+
 static void
 create(IdemRelay *relay)
 {
 	IdemStream *stream = idem_stream(relay);
 
+	nstreams++;
 	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, false);
 	stream->pipe.process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
 	stream->look = IDEM_LOOK_WITH_ROOM;
@@ -234,6 +244,7 @@ static void
 destroy(IdemRelay *relay)
 {
 	idem_stream_dismiss(idem_stream(relay));
+	nstreams--;
 }
 
 static void
@@ -257,6 +268,16 @@ begin_turn(IdemStream *stream)
 }
 
 /*
+ * Does the target take nothing, while more is in flight than the event of a probe and those beside it?
+ * Each of these may take the sink's whole timeout.  They are sent again in any case.
+ */
+static bool
+is_hopeless(const IdemStream *stream)
+{
+	return stream->relay.blame.whole.open && stream->nunanswered + stream->nlate > IDEM_STREAM_FEW_EVENTS;
+}
+
+/*
  * End the program.  Before a pause or a halt, what is in flight is settled.
  * Without the witness's yes, results that have arrived are settled, so that
  * their events are not sent again.  The program is sent BYE if nothing is in
@@ -272,7 +293,7 @@ hold(IdemRelay *relay, IdemRelayState state)
 	begin_turn(stream);
 	stream->yields = false;
 	if ((state == IDEM_RELAY_PAUSED || state == IDEM_RELAY_HALTED) &&
-		stream->phase == IDEM_STREAM_READY && idem_stream_has_flights(stream))
+		stream->phase == IDEM_STREAM_READY && idem_stream_has_flights(stream) && !is_hopeless(stream))
 		return false;
 	if (state == IDEM_RELAY_UNWITNESSED && stream->phase == IDEM_STREAM_READY &&
 		idem_stream_goes_on(stream, idem_receive(stream)))
@@ -405,7 +426,7 @@ work(IdemStream *stream, IdemClock now)
 																		idem_sink_timeout_ms)));
 		return;
 	}
-	if (stream->yields && !idem_stream_has_flights(stream))
+	if (stream->yields && (!idem_stream_has_flights(stream) || is_hopeless(stream)))
 	{
 		/*
 		 * End the program for others; ask for a new one if there is more to
