@@ -464,6 +464,9 @@ check_consumer(PgSink *p)
 		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "22023",
 							"the consumer of the claims is too long: it has %s bytes at the target, and at most %d are allowed; name another consumer in the server's option \"consumer\"",
 							PQgetvalue(res, 0, 0), MAX_CONSUMER_BYTES);
+	else if (ok && p->config.consumer[0] == '@')
+		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "22023",
+							"the consumer of the claims begins with \"@\", as only the extension's own may; name another consumer in the server's option \"consumer\"");
 	PQclear(res);
 	return ok;
 }
