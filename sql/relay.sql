@@ -33,7 +33,8 @@ SELECT replace(pg_temp.try(format('SELECT idempotency.relay_create(%s)', args)),
 	('''r'', ''nul'', batch_events => 0'), ('''r'', ''nul'', batch_events => 10001'),
 	('''r'', ''nul'', batch_size => ''1'''), ('''r'', ''nul'', batch_size => ''1TB'''), ('''r'', ''nul'', batch_size => ''x'''),
 	('''r'', ''nul'', max_lag_size => ''1kB'''), ('''r'', ''nul'', max_lag_size => '''''),
-	('''r'', ''nul'', aggregate_types => ''{a,NULL}'''), ('''r'', ''nul'', event_types => ''{a,""}'''))
+	('''r'', ''nul'', aggregate_types => ''{a,NULL}'''), ('''r'', ''nul'', event_types => ''{a,""}'''),
+	('''r'', ''nul'', aggregate_types => array_fill(''a''::text, ''{10001}'')'))
 	AS a (args);
 
 SELECT idempotency.relay_create('r', 'nul');
@@ -48,6 +49,7 @@ SELECT pg_temp.try(s) FROM (VALUES
 	('SELECT idempotency.relay_alter(''r'', max_backoff => ''1 month -31 days'')'),
 	('SELECT idempotency.relay_alter(''r'', batch_events => 0)'),
 	('SELECT idempotency.relay_alter(''r'', batch_size => ''0'')'),
+	('SELECT idempotency.relay_alter(''r'', aggregate_types => array_fill(''a''::text, ''{10001}''))'),
 	('SELECT idempotency.relay_alter(''r'', server => ''nowhere'')'),
 	('SELECT idempotency.relay_alter(''r'', server => '''')'),
 	('SELECT idempotency.relay_replay(''r'')'),
@@ -78,6 +80,13 @@ SELECT idempotency.relay_alter('r', max_attempts => 11);
 SELECT aggregate_types, max_lag_size, max_attempts FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', aggregate_types => '{}', max_lag_size => 'None');
 SELECT aggregate_types, max_lag_size FROM idempotency_data.relays;
+-- As many types as there may be; a relay of a dump may have more, and can be altered.
+BEGIN;
+SELECT idempotency.relay_alter('r', aggregate_types => array_fill('a'::text, '{10000}'));
+UPDATE idempotency_data.relays SET aggregate_types = aggregate_types || '{b}'::text[];
+SELECT idempotency.relay_alter('r', max_attempts => 12);
+SELECT cardinality(aggregate_types), max_attempts FROM idempotency_data.relays;
+ROLLBACK;
 SELECT idempotency.relay_alter('r', max_lag_size => '2MB', min_backoff => '1 s', max_backoff => '1 h');
 SELECT max_lag_size, min_backoff, max_backoff FROM idempotency_data.relays;
 SELECT idempotency.relay_alter('r', max_lag_size => '0 kB', max_attempts => 0, min_backoff => '0', max_backoff => '1 day -24 hours');

@@ -27,6 +27,12 @@
  */
 #define IDEM_MAX_RELAY_NAME (4 * IDEM_MAX_NAME_BYTES)
 
+/*
+ * How many types an operator may give a relay.  Whatever reads relays, as stat_relay does for
+ * anybody, reads their types as well.  A relay of a dump may have more.
+ */
+#define IDEM_MAX_RELAY_TYPES 10000
+
 typedef enum IdemOrdering
 {
 	IDEM_ORDERING_NONE,
@@ -73,7 +79,8 @@ typedef enum IdemOnDead
  *		IdemRelayConfig.  needed: the column is NOT NULL, and relay_create
  *		refuses NULL.  min and max are what an operator may give, and what the
  *		table's CHECK allows; text completes the hint of the error.  Kinds:
- *		  names		a list of names of types; {} or NULL: all
+ *		  names		a list of names of types, at most IDEM_MAX_RELAY_TYPES; {} or
+ *					NULL: all
  *		  label		a label of the enum type relay_<name>; text has the labels,
  *					in the order of the C enum
  *		  count		an int

@@ -112,6 +112,36 @@ fails('a missing position table', 'pg', qr/^position table: [^;]*does not exist/
 fails('a target that is read-only', 'pg', qr/^connection: .*(?:standby|read-only)/,
 	sub { $target->stop; $target->set_standby_mode; $target->start }, sub { $target->promote });
 
+# A name that has 128 bytes in LATIN1, and 256 in UTF-8, in which it travels: no postgres sink could claim as that consumer.
+my $long = 'repeat(chr(252), 128)';
+foreach my $database ([ 'latin', 'LATIN1' ], [ 'claims', 'UTF8' ])
+{
+	sql("CREATE DATABASE $database->[0] ENCODING $database->[1] LOCALE 'C' TEMPLATE template0");
+	IdemTest::create_extension($node, $database->[0]);
+}
+$node->safe_psql('latin', 'CREATE SERVER nul FOREIGN DATA WRAPPER idempotency_null');
+my ($ret, $out, $err) = $node->psql('latin', "\\set VERBOSITY verbose\nSELECT idempotency.relay_create($long, 'nul')");
+like($err, qr/22023: argument "relay" is too long\nDETAIL:  It has 256 bytes; at most 255 are allowed\./, 'a name that is too long in UTF-8 is refused');
+is($node->safe_psql('latin', q{SELECT idempotency.relay_create(repeat(chr(252), 127) || 'x', 'nul') IS NULL}), 'f', 'one that is not is taken');
+# a relay that has it, of a dump or of an earlier release, is told how to go on
+$node->safe_psql('claims', q{CREATE TABLE got (event_id uuid); CREATE FUNCTION on_event(event_id uuid) RETURNS void LANGUAGE sql AS 'INSERT INTO got VALUES (event_id)'});
+IdemRelay::prepared_postgres_server($node, 'claims', $node, 'claims', 'public.on_event');
+sql(qq{BEGIN;
+SELECT idempotency.relay_create('long', 'claims', aggregate_types => '{long}', min_backoff => '50 ms', max_backoff => '200 ms');
+UPDATE idempotency_data.relays SET relay = $long WHERE relay = 'long';
+SELECT idempotency.outbox_enqueue('long', '1', 'T', '1');
+COMMIT});
+$long = sql("SELECT $long");
+my $too_long = 'has 256 bytes at the target, and at most 255 are allowed; name another consumer in the server\'s option "consumer"';
+IdemTest::wait_for($node, qq{SELECT state = 'misconfigured' AND last_error LIKE '%$_%' FROM idempotency.stat_relay WHERE server = 'claims'})
+  foreach $too_long =~ s/'/''/r;
+like(faults($long), qr/^function: [^;]*\Q$too_long\E$/, 'a consumer that is too long: is found');
+sql(q{ALTER SERVER claims OPTIONS (ADD consumer 'short')});
+sound($long, 'with another consumer');
+IdemTest::wait_for($node, qq{SELECT sent = 1 AND lag_events = 0 FROM idempotency.stat_relay WHERE server = 'claims'});
+is($node->safe_psql('claims', q{SELECT (SELECT count(*) FROM got), consumer FROM idempotency.processed_events}), '1|short', 'and delivers as that one');
+sql("SELECT idempotency.relay_drop('$long')");
+
 # What the worker has found out, and no look at the target shows.
 at_target('TRUNCATE idempotency_sink_position');
 enqueue(1);

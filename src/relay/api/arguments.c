@@ -236,6 +236,21 @@ add_period(IdemRelayColumns *columns, const Argument *arg, Datum value)
 	idem_relay_columns_add(columns, arg->name, INTERVALOID, value);
 }
 
+/* Refuse a list of more types than a relay may have. */
+static void
+check_number(FunctionCallInfo fcinfo, int argno, const char *name)
+{
+	ArrayType  *array = PG_GETARG_ARRAYTYPE_P(argno);
+	int			n = ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array));
+
+	if (n > IDEM_MAX_RELAY_TYPES)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("argument \"%s\" has too many elements", name),
+				 errdetail("It has %d elements; at most %d are allowed.", n, IDEM_MAX_RELAY_TYPES),
+				 errhint("Send all types, with an empty array, and let the receiver skip what it does not want. What tells one aggregate from the next belongs in aggregate_id.")));
+}
+
 /* Check an argument that is not NULL, and add its column, if it has one. */
 static void
 take_argument(FunctionCallInfo fcinfo, int argno, bool alter, IdemRelayColumns *columns)
@@ -248,6 +263,8 @@ take_argument(FunctionCallInfo fcinfo, int argno, bool alter, IdemRelayColumns *
 		case KIND_none:
 			break;
 		case KIND_names:
+			if (!arg->later)
+				check_number(fcinfo, argno, arg->name);
 			idem_relay_args_check_names(fcinfo, argno, arg->name);
 			if (!arg->later)
 				idem_relay_columns_add(columns, arg->name, TEXTARRAYOID, value);

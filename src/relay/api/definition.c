@@ -441,6 +441,20 @@ idem_relays_restore_fn(PG_FUNCTION_ARGS)
 													 lengthof(columns), numbers, values, nulls));
 }
 
+/*
+ * Refuse a name that is too long, here or in UTF-8, in which it goes to sinks: a postgres sink
+ * claims as the consumer of that name.  Error 22P05 if UTF-8 lacks a character of it.
+ */
+static void
+check_new_name(const char *name)
+{
+	int			len = strlen(name);
+
+	idem_check_length("relay", len, IDEM_MAX_NAME_BYTES);
+	(void) idem_lock_utf8(name, &len);
+	idem_check_length("relay", len, IDEM_MAX_NAME_BYTES);
+}
+
 Datum
 idem_relay_create_fn(PG_FUNCTION_ARGS)
 {
@@ -452,7 +466,7 @@ idem_relay_create_fn(PG_FUNCTION_ARGS)
 	int64		epoch;
 
 	idem_relay_args_require(fcinfo);
-	idem_check_length("relay", strlen(name), IDEM_MAX_NAME_BYTES);
+	check_new_name(name);
 	if (name[0] == '@')
 		ereport(ERROR,
 				(errcode(ERRCODE_RESERVED_NAME),

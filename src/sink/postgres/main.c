@@ -60,7 +60,7 @@ look(PgSink *p)
 	}
 	idem_sink_found(&p->sink, true, NULL);
 	idem_sink_look_at(&p->sink, p->config.is_function ? "function" : "table",
-					  "Put it right at the target. For an inbox sink_setup_sql prints what to run there.");
+					  "Put it right at the target, or in the server's options. For an inbox sink_setup_sql prints what to run at the target.");
 	if (!pgsink_describe_target(p) || !pgsink_rehearse_calls(p))
 	{
 		idem_sink_found(&p->sink, false, p->failure.message);

@@ -45,6 +45,9 @@
 
 #define NO_FIELD	PGSINK_NFIELDS
 
+/* As IDEM_MAX_NAME_BYTES of the extension */
+#define MAX_CONSUMER_BYTES	255
+
 /* The name of each field, and the types in which the sink can give it. */
 static const struct
 {
@@ -446,6 +449,29 @@ write_claims(PgSink *p, const char *extension_schema)
 }
 
 /*
+ * May the consumer claim?  A relay's name may have grown when a dump was restored into another
+ * encoding.  Bytes count in the encoding of the target, which alone knows how many they are there.
+ * False: p->failure.
+ */
+static bool
+check_consumer(PgSink *p)
+{
+	const char *values[1] = {p->config.consumer};
+	PGresult   *res = pgsink_look_up(p, "SELECT pg_catalog.octet_length($1)", 1, values);
+	bool		ok = res != NULL;
+
+	if (ok && strtol(PQgetvalue(res, 0, 0), NULL, 10) > MAX_CONSUMER_BYTES)
+		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "22023",
+							"the consumer of the claims is too long: it has %s bytes at the target, and at most %d are allowed; name another consumer in the server's option \"consumer\"",
+							PQgetvalue(res, 0, 0), MAX_CONSUMER_BYTES);
+	else if (ok && p->config.consumer[0] == '@')
+		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "22023",
+							"the consumer of the claims begins with \"@\", as only the extension's own may; name another consumer in the server's option \"consumer\"");
+	PQclear(res);
+	return ok;
+}
+
+/*
  * Find out whether events are claimed.  A replayed event comes again although
  * the position has passed it; its claim keeps it from a second effect.  The
  * unique key of an inbox does the same, so "auto" claims for functions only.
@@ -466,7 +492,10 @@ describe_claims(PgSink *p)
 	if (res == NULL)
 		return false;
 	if (PQntuples(res) > 0)
+	{
 		write_claims(p, PQgetvalue(res, 0, 0));
+		ok = check_consumer(p);
+	}
 	else if (strcmp(p->config.claim, "on") == 0)
 		ok = idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42704",
 							"extension \"idempotency\" is not installed at the target, but option \"claim\" is on");

@@ -94,6 +94,22 @@ def test_claim_busy_elsewhere():
     w.close()
 
 
+def test_consumer_that_cannot_claim():
+    """A relay's name that grew in a restore may be no consumer.  The message names the option."""
+    t = Target(extension=True)
+    w = t.start(consumer="\u00fc" * 127 + "x")
+    batch, _ = w.events([{}])
+    commits(w, batch, 1)
+    w.close()
+    f = t.failed(consumer="\u00fc" * 128)
+    assert (f["outcome"], f["sqlstate"]) == ("rejected", "22023"), f
+    assert "has 256 bytes" in f["message"] and 'option "consumer"' in f["message"], f
+    f = t.failed(consumer="@relay/x")
+    assert (f["outcome"], f["sqlstate"]) == ("rejected", "22023") and 'option "consumer"' in f["message"], f
+    # without claims there is no consumer
+    t.start(consumer="\u00fc" * 128, claim="off").close()
+
+
 def test_claim_off():
     t = Target(extension=True)
     w = t.start(claim="off")
