@@ -343,8 +343,12 @@ extern void idem_schedule_remove(IdemRelay *relay);
 /* Grant the starts of programs that may be granted now.  True if a relay got one. */
 extern bool idem_schedule_programs(void);
 
-/* May so many relays all have a program at a time? */
-extern bool idem_schedule_has_places_for(int relays);
+/*
+ * A relay to a program came to this worker (1), or went (-1).  ..._shares_places: are there more of them than
+ * programs that may run at a time?
+ */
+extern void idem_schedule_count_programs(int change);
+extern bool idem_schedule_shares_places(void);
 
 /* How many programs of others must end for the relays that wait. */
 extern int	idem_schedule_lacking_room(void);

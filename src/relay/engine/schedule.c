@@ -90,6 +90,9 @@ static IdemQueue healthy = {DLIST_STATIC_INIT(healthy.tickets), DLIST_STATIC_INI
 static IdemQueue failing = {DLIST_STATIC_INIT(failing.tickets), DLIST_STATIC_INIT(failing.looking)};
 static IdemQueue functions = {DLIST_STATIC_INIT(functions.tickets)};
 
+/* How many relays of this worker have programs, now or at times. */
+static int	nprograms = 0;
+
 /* All function relays, and those that have a worker or are about to have one. */
 static dlist_head all_functions = DLIST_STATIC_INIT(all_functions);
 static dlist_head served = DLIST_STATIC_INIT(served);
@@ -120,10 +123,16 @@ program_room(void)
 	return Max(1, Min(idem_max_sink_programs, max_safe_fds / 3 / FDS_PER_PROGRAM));
 }
 
-bool
-idem_schedule_has_places_for(int relays)
+void
+idem_schedule_count_programs(int change)
 {
-	return relays <= program_room();
+	nprograms += change;
+}
+
+bool
+idem_schedule_shares_places(void)
+{
+	return nprograms > program_room();
 }
 
 /* The queue's starts per second; the setting may change at any time. */

@@ -26,6 +26,8 @@
  * transaction; in relay_parked it would cost a copy of the event.  The table is
  * not dumped: it means something to the next start only.
  *
+ * Events that made a commit fail are noted here, too, in memory only.
+ *
  * Copyright (c) 2026, the idempotency developers
  *
  * IDENTIFICATION
@@ -49,6 +51,7 @@
 
 #include "relay/function/function.h"
 #include "relay/worker_slots.h"
+#include "shared/error.h"
 #include "shared/spi.h"
 
 /* Read by a signal handler.  The number is set before the flag. */
@@ -256,4 +259,30 @@ idem_attempts_concluded(IdemAttempts *a)
 	if (a->met || !idem_attempts_careful(a))
 		a->killed = a->met = false;
 	a->passed |= !idem_attempts_careful(a);
+}
+
+IdemNotedSuspect *
+idem_suspects_find(IdemSuspects *suspects, const pg_uuid_t *event_id)
+{
+	for (int i = 0; i < IDEM_SUSPECTS; i++)
+	{
+		IdemNotedSuspect *suspect = &suspects->list[i];
+
+		if (suspect->s.is_set && memcmp(&suspect->s.event_id, event_id, UUID_LEN) == 0)
+			return suspect;
+	}
+	return NULL;
+}
+
+void
+idem_suspects_note(IdemSuspects *suspects, const pg_uuid_t *event_id, int sqlerrcode, const char *message)
+{
+	IdemNotedSuspect *suspect;
+
+	suspects->newest = (suspects->newest + 1) % IDEM_SUSPECTS;
+	suspect = &suspects->list[suspects->newest];
+	suspect->s.is_set = true;
+	suspect->s.event_id = *event_id;
+	strlcpy(suspect->s.sqlstate, unpack_sql_state(sqlerrcode), sizeof(suspect->s.sqlstate));
+	idem_copy_error(suspect->message, message, sizeof(suspect->message));
 }

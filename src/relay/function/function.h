@@ -94,6 +94,28 @@ extern void idem_attempts_announce(IdemAttempts *a, const IdemRelayConfig *confi
 extern void idem_attempts_conclude(IdemAttempts *a, const IdemRelayConfig *config);
 extern void idem_attempts_concluded(IdemAttempts *a);
 
+/*
+ * Events that, each alone, made a commit fail, until that is on record.  There are several: parked
+ * events and the outbox take turns, and with one place two would take it from each other for ever.
+ */
+#define IDEM_SUSPECTS 16
+
+typedef struct IdemNotedSuspect
+{
+	IdemSuspect s;
+	char		message[IDEM_ERROR_LEN];
+} IdemNotedSuspect;
+
+typedef struct IdemSuspects
+{
+	int			newest;
+	IdemNotedSuspect list[IDEM_SUSPECTS];
+} IdemSuspects;
+
+/* Did the event, alone in its transaction, make a commit fail?  NULL: not that it is known. */
+extern IdemNotedSuspect *idem_suspects_find(IdemSuspects *suspects, const pg_uuid_t *event_id);
+extern void idem_suspects_note(IdemSuspects *suspects, const pg_uuid_t *event_id, int sqlerrcode, const char *message);
+
 /* Of handler.c: the function, called for one event */
 
 /* What became of an event. */

@@ -38,18 +38,6 @@
 /* While an operator's transaction has the relay's row, it is asked for so often. */
 #define LOCK_RETRY_MS 50
 
-/*
- * Events that, each alone, made a commit fail, until that is on record.  There are several: parked
- * events and the outbox take turns, and with one place two would take it from each other for ever.
- */
-#define SUSPECTS 16
-
-typedef struct Suspect
-{
-	IdemSuspect s;
-	char		message[IDEM_ERROR_LEN];
-} Suspect;
-
 typedef struct IdemFunctionCourier
 {
 	IdemRelay	relay;
@@ -80,8 +68,7 @@ typedef struct IdemFunctionCourier
 	bool		passes_done;	/* the outbox's events were done before, as
 								 * far as it was read: no probe yet */
 	pg_uuid_t	tried;			/* the event that was tried last */
-	Suspect		suspects[SUSPECTS];
-	int			newest_suspect;
+	IdemSuspects suspects;
 	bool		awaits_wakeup;	/* the log has no event, or there is no room
 								 * to park one */
 } IdemFunctionCourier;
@@ -107,9 +94,9 @@ create(IdemRelay *relay)
 		relay->blame = kept.blame;
 		relay->held = idem_engine_is_held(relay);
 		relay->breaker.not_before = 0;
-		courier->suspects[0].s = kept.suspect;
+		courier->suspects.list[0].s = kept.suspect;
 		courier->attempts.passed = kept.passed_crash;
-		idem_relay_entry_error(relay->entry, courier->suspects[0].message);
+		idem_relay_entry_error(relay->entry, courier->suspects.list[0].message);
 	}
 	idem_engine_show_trying(relay, IDEM_RELAY_STARTING, IDEM_WAIT_NOTHING);
 	courier->reader = idem_reader_create(relay->cxt);
@@ -163,20 +150,6 @@ must_announce(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
 	return true;
 }
 
-/* Did the event, alone in its transaction, make a commit fail? */
-static Suspect *
-find_suspect(IdemFunctionCourier *courier, const pg_uuid_t *event_id)
-{
-	for (int i = 0; i < SUSPECTS; i++)
-	{
-		Suspect    *suspect = &courier->suspects[i];
-
-		if (suspect->s.is_set && memcmp(&suspect->s.event_id, event_id, UUID_LEN) == 0)
-			return suspect;
-	}
-	return NULL;
-}
-
 /*
  * Has the transaction had its time?  What its handlers locked is held until it commits, whichever
  * of them fails or waits for others.
@@ -185,20 +158,6 @@ static bool
 has_had_its_time(const IdemFunctionCourier *courier)
 {
 	return idem_clock() >= idem_clock_plus_ms(courier->began, IDEM_SLICE_MS);
-}
-
-/* The event that was tried last made a commit fail. */
-static void
-note_suspect(IdemFunctionCourier *courier, int sqlerrcode, const char *message)
-{
-	Suspect    *suspect;
-
-	courier->newest_suspect = (courier->newest_suspect + 1) % SUSPECTS;
-	suspect = &courier->suspects[courier->newest_suspect];
-	suspect->s.is_set = true;
-	suspect->s.event_id = courier->tried;
-	strlcpy(suspect->s.sqlstate, unpack_sql_state(sqlerrcode), sizeof(suspect->s.sqlstate));
-	idem_copy_error(suspect->message, message, sizeof(suspect->message));
 }
 
 /* The handler has had its say on the event: whose fault is a failure? */
@@ -241,7 +200,7 @@ work_event(IdemFunctionCourier *courier, const IdemEvent *ev, int64 parked_id, i
 	IdemFailure failure = {0};
 	IdemHandled handled = IDEM_HANDLED_FAILED;
 	bool		is_first = !courier->has_tried;
-	const Suspect *suspect = find_suspect(courier, &ev->event_id);
+	const IdemNotedSuspect *suspect = idem_suspects_find(&courier->suspects, &ev->event_id);
 
 	courier->has_tried = true;
 	courier->tried = ev->event_id;
@@ -564,7 +523,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 	else
 	{
 		uint64		key;
-		Suspect    *suspect;
+		IdemNotedSuspect *suspect;
 
 		if (courier->has_tried)
 			idem_handler_batch_end();
@@ -576,7 +535,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 			idem_slot_went_well(true);
 		courier->worked |= courier->has_tried;
 		idem_attempts_concluded(&courier->attempts);
-		suspect = courier->has_tried ? find_suspect(courier, &courier->tried) : NULL;
+		suspect = courier->has_tried ? idem_suspects_find(&courier->suspects, &courier->tried) : NULL;
 		if (suspect != NULL)
 			suspect->s.is_set = false;
 		idem_engine_progressed(&courier->relay, true, counts->logged + counts->repeated > 0);
@@ -590,7 +549,7 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		if (idem_parked_keys(courier->parked, &key, 0, 1) == 0)
 			idem_engine_disprove(&courier->relay);
 		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->relay.blame,
-							  &courier->suspects[courier->newest_suspect].s, courier->attempts.passed);
+							  &courier->suspects.list[courier->suspects.newest].s, courier->attempts.passed);
 	}
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
@@ -751,14 +710,14 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 	 * blame.  It is not for a full disk, nor for a cancel by somebody.
 	 */
 	if (courier->relay.breaker.stepwise > 0 && of_event)
-		note_suspect(courier, sqlerrcode, message);
+		idem_suspects_note(&courier->suspects, &courier->tried, sqlerrcode, message);
 	courier->has_tried = false;
 	courier->attempts.met = courier->attempts.closing = false;
 	if (!checking)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,
 							 of_event);
-	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects[courier->newest_suspect].s, courier->attempts.passed);
+	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects.list[courier->suspects.newest].s, courier->attempts.passed);
 }
 
 /*

@@ -345,7 +345,7 @@ window(IdemStream *stream)
 {
 	int			room = idem_blame_limit(&stream->relay.blame, PG_INT32_MAX) - stream->nunanswered;
 
-	if (idem_stream_shares_place())
+	if (idem_schedule_shares_places())
 		room = Min(room, 2 * Max(IDEM_STREAM_FEW_EVENTS, Max(stream->taken, stream->taken_before)) -
 				   stream->nunanswered - stream->nlate);
 	return idem_engine_is_held(&stream->relay) ? room :

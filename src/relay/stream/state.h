@@ -336,9 +336,6 @@ extern void idem_batch_launch(IdemStream *stream, IdemBatch *batch);
 /* May another batch be in flight?  The sink's credit has its own say. */
 extern bool idem_batch_has_room(const IdemStream *stream);
 
-/* Has the worker more streams than programs may run at a time? */
-extern bool idem_stream_shares_place(void);
-
 /* After an error of the worker: how many batches go one at a time? */
 extern int	idem_batch_stepwise(const IdemStream *stream);
 

@@ -49,21 +49,12 @@
 /* A program is not ended if a parked event is due within this time. */
 #define MIN_REST_MS 1000
 
-/* The streams of this worker. */
-static int	nstreams = 0;
-
-bool
-idem_stream_shares_place(void)
-{
-	return !idem_schedule_has_places_for(nstreams);
-}
-
 static void
 create(IdemRelay *relay)
 {
 	IdemStream *stream = idem_stream(relay);
 
-	nstreams++;
+	idem_schedule_count_programs(1);
 	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, false);
 	stream->pipe.process = (IdemSinkProcess) IDEM_SINK_PROCESS_NONE;
 	stream->look = IDEM_LOOK_WITH_ROOM;
@@ -244,7 +235,7 @@ static void
 destroy(IdemRelay *relay)
 {
 	idem_stream_dismiss(idem_stream(relay));
-	nstreams--;
+	idem_schedule_count_programs(-1);
 }
 
 static void
