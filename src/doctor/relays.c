@@ -128,6 +128,20 @@ look_at_own_worker(IdemDoctor *d)
 						"Look again in ten seconds. If it stays, the server log says why the worker ends.");
 }
 
+/* A handler of a relay that no view shows has one of the database's places. */
+static void
+look_at_strays(IdemDoctor *d, List *relays)
+{
+	int			n;
+	pid_t	   *pids = idem_slots_find_strays(relays, &n);
+
+	for (int i = 0; i < n; i++)
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("process %d still runs the handler of a function relay that was dropped or altered, and is one of idempotency.max_function_workers (%d)",
+								 (int) pids[i], idem_max_function_workers),
+						psprintf("Let the handler come to its end, or as a superuser: SELECT pg_terminate_backend(%d).", (int) pids[i]));
+}
+
 void
 idem_doctor_workers(IdemDoctor *d)
 {
@@ -144,6 +158,7 @@ idem_doctor_workers(IdemDoctor *d)
 		return;
 	if (relays != NIL)
 		look_at_own_worker(d);
+	look_at_strays(d, relays);
 	if (!d->found)
 		idem_doctor_put(d, IDEM_DOCTOR_OK,
 						psprintf("%d relays in this database; idempotency.max_workers %d, idempotency.max_relays %d, max_worker_processes %d",

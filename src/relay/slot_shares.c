@@ -8,6 +8,10 @@
  * way: those that have nothing to do first, then those that have had their slot
  * longest.  worker_slots.c decides when somebody is asked.
  *
+ * A function relay that was asked and has not left in time is stuck: its handler runs, for
+ * a day perhaps.  Its slot counts for its database, and for nobody who looks for somebody
+ * to ask: the databases share out the other slots as if there were no more.
+ *
  * While function relays wait, databases' own workers leave one slot to functions, however
  * many databases there are.  Then the databases take turns in the other slots, so that
  * each comes to the slot for functions as well.
@@ -54,10 +58,16 @@ typedef struct Counts
 	int			free;
 	int			own;			/* slots of databases' own workers */
 	int			mine;			/* slots for functions of this database */
-	Oid			richest;		/* the database with most slots for functions */
-	int			most;			/* the number of its slots for functions */
-	int			nfunctions;		/* slots for functions of all databases */
+	Oid			richest;		/* the database with most slots for functions,
+								 * less those that are stuck */
+	int			most;			/* the number of these slots */
+	int			nfunctions;		/* slots for functions of all databases, less
+								 * those that are stuck */
 	Oid		   *functions;		/* the databases of these slots, sorted */
+	int			nstuck;			/* slots of functions that are stuck */
+	Oid		   *stuck;			/* the databases of these slots, sorted */
+	int			own_limit;		/* so many databases may have their own worker
+								 * while function relays wait */
 } Counts;
 
 int			idem_max_function_workers = 4;
@@ -79,18 +89,18 @@ compare_oids(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The first place in c->functions whose OID is not below dboid. */
+/* The first place among n sorted OIDs whose OID is not below dboid. */
 static int
-lower_bound(const Counts *c, Oid dboid)
+lower_bound(const Oid *sorted, int n, Oid dboid)
 {
 	int			low = 0;
-	int			high = c->nfunctions;
+	int			high = n;
 
 	while (low < high)
 	{
 		int			middle = (low + high) / 2;
 
-		if (c->functions[middle] < dboid)
+		if (sorted[middle] < dboid)
 			low = middle + 1;
 		else
 			high = middle;
@@ -98,32 +108,61 @@ lower_bound(const Counts *c, Oid dboid)
 	return low;
 }
 
+/* How many of n sorted OIDs are dboid? */
+static int
+count_oid(const Oid *sorted, int n, Oid dboid)
+{
+	return lower_bound(sorted, n, dboid + 1) - lower_bound(sorted, n, dboid);
+}
+
 /* The number of slots for functions of a database. */
 static int
 count_functions(const Counts *c, Oid dboid)
 {
-	return lower_bound(c, dboid + 1) - lower_bound(c, dboid);
+	return count_oid(c->functions, c->nfunctions, dboid) + count_oid(c->stuck, c->nstuck, dboid);
 }
 
+/*
+ * Was the slot's worker asked to give way, and not long ago?  A worker that
+ * has not given way in time, since its handler waits, does not count as
+ * leaving.
+ */
+static bool
+is_leaving(const IdemWorkerSlot *slot, IdemClock now)
+{
+	return slot->yield &&
+		now < idem_clock_plus_ms(slot->yield_at,
+								 slot->relay_id == 0 ? OWN_LEAVES_MS : 2 * IDEM_SLICE_MS);
+}
+
+/* The slots of functions that are stuck are noted from the end of the room. */
 static void
 count_slots(const IdemSlots *all, Counts *c, Oid *room)
 {
+	IdemClock	now = idem_clock();
 	int			run = 0;
 
 	memset(c, 0, sizeof(*c));
 	c->functions = room;
+	c->stuck = room + all->n;
 	for (int i = 0; i < all->n; i++)
 	{
 		const IdemWorkerSlot *slot = &all->slot[i];
 
 		if (!OidIsValid(slot->dboid))
 			c->free++;
-		else if (slot->relay_id != 0)
-			c->functions[c->nfunctions++] = slot->dboid;
-		else
+		else if (slot->relay_id == 0)
 			c->own++;
+		else if (slot->yield && !is_leaving(slot, now))
+		{
+			*--c->stuck = slot->dboid;
+			c->nstuck++;
+		}
+		else
+			c->functions[c->nfunctions++] = slot->dboid;
 	}
 	qsort(c->functions, c->nfunctions, sizeof(Oid), compare_oids);
+	qsort(c->stuck, c->nstuck, sizeof(Oid), compare_oids);
 	for (int i = 0; i < c->nfunctions; i++)
 	{
 		run = i > 0 && c->functions[i] == c->functions[i - 1] ? run + 1 : 1;
@@ -134,6 +173,7 @@ count_slots(const IdemSlots *all, Counts *c, Oid *room)
 		}
 	}
 	c->mine = count_functions(c, MyDatabaseId);
+	c->own_limit = Max(1, all->demand->room - c->nstuck - 1);
 }
 
 /* Has the own worker of a database the slot, and a process? */
@@ -168,19 +208,6 @@ count_before_me(const IdemSlots *all, const Counts *c, const IdemWorkerSlot *own
 }
 
 /*
- * Was the slot's worker asked to give way, and not long ago?  A worker that
- * has not given way in time, since its handler waits, does not count as
- * leaving.
- */
-static bool
-is_leaving(const IdemWorkerSlot *slot, IdemClock now)
-{
-	return slot->yield &&
-		now < idem_clock_plus_ms(slot->yield_at,
-								 slot->relay_id == 0 ? OWN_LEAVES_MS : 2 * IDEM_SLICE_MS);
-}
-
-/*
  * Does a database with a worker wait for a slot for a function, or such a slot for its
  * first process?  A worker that was asked to give way and has not done so is not waited
  * for.
@@ -200,13 +227,6 @@ functions_wait(const IdemSlots *all)
 			return true;
 	}
 	return false;
-}
-
-/* How many databases may have their own worker while function relays wait. */
-static int
-own_limit(const IdemSlots *all)
-{
-	return Max(1, all->demand->room - 1);
 }
 
 /*
@@ -340,7 +360,7 @@ idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwa
 	Counts		c;
 
 	count_slots(all, &c, room);
-	databases = Min(all->demand->databases_waiting, Max(0, own_limit(all) - c.own));
+	databases = Min(all->demand->databases_waiting, Max(0, c.own_limit - c.own));
 	if (c.mine >= idem_max_function_workers)
 	{
 		answer = IDEM_SLOT_TAKEN;
@@ -356,7 +376,7 @@ idem_shares_decide(const IdemSlots *all, IdemWorkerSlot *own, Oid *room, int nwa
 			idem_shares_ask_to_yield(all, MyDatabaseId, nwaiting);
 		else if (c.most == 1)
 			idem_shares_ask_to_yield(all, c.richest, 1);
-		else if (c.most == 0)
+		else if (c.most + c.nstuck == 0)
 			ask_own_to_yield(all);
 	}
 	if (answer == IDEM_SLOT_GIVEN)
@@ -378,7 +398,7 @@ idem_shares_admit_database(const IdemSlots *all, Oid *room)
 	if (!functions_wait(all))
 		return true;
 	count_slots(all, &c, room);
-	return c.own < own_limit(all);
+	return c.own < c.own_limit;
 }
 
 /* A function relay keeps the last slot for functions while it has something to do. */
@@ -390,7 +410,7 @@ idem_shares_yield_to_database(const IdemSlots *all, Oid *room)
 
 	count_slots(all, &c, room);
 	slot = c.most > 0 ? choose_yielder(all, c.richest) : NULL;
-	if (c.most > 0 && (c.own < own_limit(all) || (slot != NULL && is_idle(slot))))
+	if (c.most > 0 && (c.own < c.own_limit || (slot != NULL && is_idle(slot))))
 		idem_shares_ask_to_yield(all, c.richest, 1);
 	else
 		ask_own_to_yield(all);
@@ -434,6 +454,13 @@ idem_shares_complain(Oid dboid, bool no_process)
 			 errmsg("no idempotency worker is left for the function relays of this database"),
 			 no_process ? errhint("Raise max_worker_processes.") :
 			 errhint("Raise idempotency.max_workers.")));
+}
+
+bool
+idem_shares_is_hung(IdemWorkerSlot *slot)
+{
+	return slot->pid != 0 &&
+		idem_clock() >= idem_clock_plus_ms((IdemClock) pg_atomic_read_u64(&slot->turn_at), HUNG_MS);
 }
 
 /*

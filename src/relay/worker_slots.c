@@ -637,6 +637,17 @@ idem_slot_takes_turn(void)
 }
 
 void
+idem_slot_serves(Oid owner)
+{
+	if (my_slot->owner == owner)
+		return;
+	LWLockAcquire(lock, LW_EXCLUSIVE);
+	if (my_slot->generation == my_generation)
+		my_slot->owner = owner;
+	LWLockRelease(lock);
+}
+
+void
 idem_slot_rests(bool at_rest)
 {
 	if (my_slot->at_rest == at_rest)
@@ -670,11 +681,14 @@ idem_slot_take_wakeup(void)
 
 /* Slots for function relays */
 
-void
-idem_slots_release_functions(List *configs)
+/*
+ * The ids of the function relays, as far as is known: a relay of unknown kind stays with
+ * the worker that has it.
+ */
+static List *
+ids_of_functions(List *configs)
 {
-	List	   *functions = NIL;	/* as far as is known: a relay of unknown
-									 * kind stays with the worker that has it */
+	List	   *functions = NIL;
 	ListCell   *lc;
 
 	foreach(lc, configs)
@@ -684,21 +698,71 @@ idem_slots_release_functions(List *configs)
 		if (c->kind == NULL || idem_relay_is_function(c))
 			functions = lappend_int(functions, c->relay_id);
 	}
+	return functions;
+}
+
+/* Under the lock, LW_SHARED at least: a function's slot of this database? */
+static bool
+is_function_of_mine(const IdemWorkerSlot *slot)
+{
+	return slot->dboid == MyDatabaseId && slot->relay_id != 0;
+}
+
+void
+idem_slots_release_functions(List *configs)
+{
+	List	   *functions = ids_of_functions(configs);
+
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < all.n; i++)
 	{
 		IdemWorkerSlot *slot = &all.slot[i];
 
-		if (slot->dboid == MyDatabaseId && slot->relay_id != 0 &&
-			!list_member_int(functions, slot->relay_id))
+		if (is_function_of_mine(slot) && !list_member_int(functions, slot->relay_id))
 			slot->wanted = false;
 	}
 	LWLockRelease(lock);
 	idem_relay_entries_forget(MyDatabaseId, idem_relay_ids(configs));
 }
 
+const Oid *
+idem_slots_function_owners(int *n)
+{
+	Oid		   *owners = idem_shares_room(&all);
+
+	*n = 0;
+	LWLockAcquire(lock, LW_SHARED);
+	for (int i = 0; i < all.n; i++)
+	{
+		if (is_function_of_mine(&all.slot[i]))
+			owners[(*n)++] = all.slot[i].owner;
+	}
+	LWLockRelease(lock);
+	return owners;
+}
+
+pid_t *
+idem_slots_find_strays(List *configs, int *n)
+{
+	List	   *functions = ids_of_functions(configs);
+	pid_t	   *pids = palloc(sizeof(pid_t) * all.n);
+
+	*n = 0;
+	LWLockAcquire(lock, LW_SHARED);
+	for (int i = 0; i < all.n; i++)
+	{
+		IdemWorkerSlot *slot = &all.slot[i];
+
+		if (is_function_of_mine(slot) && !list_member_int(functions, slot->relay_id) &&
+			idem_shares_is_hung(slot))
+			pids[(*n)++] = slot->pid;
+	}
+	LWLockRelease(lock);
+	return pids;
+}
+
 IdemSlotAnswer
-idem_slots_give_function(int relay_id, int nwaiting)
+idem_slots_give_function(int relay_id, Oid owner, int nwaiting)
 {
 	IdemSlotAnswer answer;
 	Oid		   *room = idem_shares_room(&all);
@@ -706,7 +770,7 @@ idem_slots_give_function(int relay_id, int nwaiting)
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	answer = idem_shares_decide(&all, my_slot, room, nwaiting);
 	if (answer == IDEM_SLOT_GIVEN)
-		(void) occupy(MyDatabaseId, relay_id);
+		occupy(MyDatabaseId, relay_id)->owner = owner;
 	LWLockRelease(lock);
 	if (answer == IDEM_SLOT_GIVEN)
 		idem_wake_launcher();

@@ -51,6 +51,8 @@ typedef struct IdemWorkerSlot
 	IdemClock	since;			/* when the slot was occupied */
 	int			entry;			/* number of the function relay's entry; -1:
 								 * none */
+	Oid			owner;			/* whose handlers the function relay's process
+								 * runs; outlives the relay */
 	bool		waits;			/* in the slot of a database's own worker: a
 								 * function relay of the database waits for a
 								 * slot */
@@ -131,7 +133,8 @@ extern bool idem_shares_admit_database(const IdemSlots *all, Oid *room);
 
 /*
  * A function relay of the richest database, or another database's own worker, is to give
- * way to a database's own worker.
+ * way to a database's own worker.  Functions that were asked and cannot leave count as
+ * nobody's: then an own worker is asked.
  */
 extern void idem_shares_yield_to_database(const IdemSlots *all, Oid *room);
 
@@ -152,6 +155,9 @@ extern void idem_shares_complain(Oid dboid, bool no_process);
 
 /* As idem_slots_hung_since. */
 extern TimestampTz idem_shares_hung_since(const IdemSlots *all, int relay_id);
+
+/* Has a slot with a process, and its worker has taken no turn for long? */
+extern bool idem_shares_is_hung(IdemWorkerSlot *slot);
 
 /* Wake a process.  A stale number wakes another process for nothing. */
 extern void idem_shares_wake(int procno);
@@ -288,6 +294,9 @@ extern void idem_slot_resign(void);
 /* The worker takes a turn, or is done with one of its relays. */
 extern void idem_slot_takes_turn(void);
 
+/* A function relay's worker is about to run handlers of this owner. */
+extern void idem_slot_serves(Oid owner);
+
 /* The worker of a database has nothing to do, or has something to do again. */
 extern void idem_slot_rests(bool at_rest);
 
@@ -319,10 +328,22 @@ extern TimestampTz idem_slot_take_wakeup(void);
 extern void idem_slots_release_functions(List *configs);
 
 /*
+ * The owners of this database's n slots for functions, also of slots whose relay was
+ * dropped while its handler ran.  Valid until the next call that shares out slots.
+ */
+extern const Oid *idem_slots_function_owners(int *n);
+
+/*
+ * The processes of this database that have been in a handler for long, of a relay that is
+ * none of the function relays in configs: it was dropped or altered.  palloc'd.
+ */
+extern pid_t *idem_slots_find_strays(List *configs, int *n);
+
+/*
  * Give a function relay of this database a slot for a worker; nwaiting relays
  * wait for one.  If none is free, ask other relays to give way.
  */
-extern IdemSlotAnswer idem_slots_give_function(int relay_id, int nwaiting);
+extern IdemSlotAnswer idem_slots_give_function(int relay_id, Oid owner, int nwaiting);
 
 /*
  * Note that this database waits for no slot: no function relay waits, or none

@@ -149,5 +149,65 @@ $gate->quit;
 IdemRelay::wait_until('a relay that was altered to and fro goes on', sub { effects('waits') >= 1 });
 drop('waits', 'endless');
 
+#
+# An owner whose relays are dropped while their handlers run: the processes go on as his,
+# so he is not given the last one beside relays of others.
+#
+sql('ALTER SYSTEM SET idempotency.max_function_workers = 3');
+sql('SELECT pg_reload_conf()');
+sql(<<'END');
+CREATE ROLE rich LOGIN;
+SELECT idempotency.grant_role('operator', 'rich');
+GRANT USAGE ON FOREIGN DATA WRAPPER idempotency_function TO rich;
+CREATE FUNCTION gate(payload jsonb) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(3)';
+END
+$gate = $node->background_psql('postgres');
+$gate->query_safe('SELECT pg_advisory_lock(3)');
+my $in_handler = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted};
+
+sub as_rich
+{
+	return sql($_[0], extra_params => [ '-U', 'rich' ]);
+}
+
+# A relay of his, whose handler is soon at the gate if it gets a process.
+sub rich_relay
+{
+	my ($name) = @_;
+
+	as_rich("CREATE SERVER $name FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.gate', timeout '3600000');
+		SELECT idempotency.relay_create('$name', '$name', aggregate_types => '{$name}')");
+	return enqueue($name);
+}
+
+my $dropped = 0;
+foreach my $drop (q{SELECT idempotency.relay_drop('rich1')}, 'DROP SERVER rich2 CASCADE')
+{
+	$dropped++;
+	rich_relay("rich$dropped");
+	IdemTest::wait_for($node, $in_handler, $dropped);
+	as_rich($drop);
+
+	# The worker of the database has seen it when it has a relay that was made later.
+	sql(q{SELECT idempotency.relay_create('later', 'nul', aggregate_types => '{later}')});
+	IdemTest::wait_for($node, q{SELECT pid IS NOT NULL FROM idempotency.stat_relay WHERE relay = 'later'});
+	sql(q{SELECT idempotency.relay_drop('later')});
+}
+rich_relay('rich3');
+IdemTest::wait_for($node, q{SELECT waiting_for = 'worker' FROM idempotency.stat_relay WHERE relay = 'rich3'});
+$had = effects('good');
+enqueue('good');
+IdemRelay::wait_until('a relay is served beside handlers of dropped relays of another owner', sub { effects('good') == $had + 1 });
+is(sql($in_handler), $dropped, 'which run, and are all that their owner has');
+
+# doctor() names the processes; without one of them the owner has another.
+my $named = q{FROM idempotency.doctor() WHERE area = 'workers' AND finding ~ '^process \d+ still runs the handler of a function relay that was dropped'};
+IdemTest::wait_for($node, "SELECT count(*) $named", $dropped);
+my ($remedy) = sql("SELECT remedy $named LIMIT 1") =~ /as a superuser: (SELECT pg_terminate_backend\(\d+\))/;
+is(sql($remedy), 't', 'doctor() says how to end such a handler');
+IdemTest::wait_for($node, q{SELECT waiting_for = 'function' FROM idempotency.stat_relay WHERE relay = 'rich3'});
+$gate->quit;
+drop('rich3');
+
 $node->stop;
 done_testing();

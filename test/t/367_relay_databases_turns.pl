@@ -121,5 +121,45 @@ noticed('ALTER DATABASE c ALLOW_CONNECTIONS true', 1);
 enqueue('f', 'c');
 IdemRelay::wait_until('which goes on when it allows them', sub { effects('c') == $had{c} + 2 });
 
+#
+# Handlers that do not give way when they are asked: the databases share out what is left.
+# First it is one slot, in which their own workers take turns, then two.
+#
+$node->append_conf('postgresql.conf', "idempotency.max_workers = 4\n");
+$node->restart;
+sql(<<'END');
+CREATE FUNCTION gate(aggregate_type text) RETURNS void LANGUAGE sql AS 'SELECT pg_advisory_xact_lock_shared(right(aggregate_type, 1)::int)';
+CREATE SERVER gate FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.gate', timeout '3600000');
+END
+# The other databases need no slot until the handlers have theirs.
+sql("ALTER DATABASE $_ ALLOW_CONNECTIONS false") foreach 'b', 'c';
+IdemTest::wait_for($node, q{SELECT count(*) = 0 FROM pg_stat_activity WHERE datname IN ('b', 'c')});
+my @gates = map { $node->background_psql('postgres') } 1 .. 3;
+foreach my $n (1 .. 3)
+{
+	$gates[$n - 1]->query_safe("SELECT pg_advisory_lock($n)");
+	sql("SELECT idempotency.relay_create('g$n', 'gate', aggregate_types => '{g$n}')");
+	enqueue("g$n", 'postgres');
+}
+my $hanging = q{SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted};
+IdemTest::wait_for($node, $hanging, 3);
+sql("ALTER DATABASE $_ ALLOW_CONNECTIONS true") foreach 'b', 'c';
+foreach my $round (1, 2)
+{
+	enqueue('p', $_) foreach 'postgres', 'b', 'c';
+	IdemTest::wait_for($node, q{SELECT lag_events = 0 FROM idempotency.stat_relay WHERE relay = 'p'}, 't', $_) foreach 'b', 'c', 'postgres';
+}
+is(sql($hanging), 3, 'each database has its turn beside handlers that do not end');
+(pop @gates)->quit;
+IdemTest::wait_for($node, $hanging, 2);
+%had = map { $_ => effects($_) } 'b', 'c';
+enqueue('f', $_) foreach 'b', 'c';
+foreach my $database ('b', 'c')
+{
+	IdemRelay::wait_until("and the function relay of $database", sub { effects($database) == $had{$database} + 1 });
+}
+is(sql($hanging), 2, 'beside those');
+$_->quit foreach @gates;
+
 $node->stop;
 done_testing();

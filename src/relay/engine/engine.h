@@ -39,8 +39,7 @@ struct IdemQueue;
 /* A relay's place in a queue; embedded in it, all zero at first. */
 typedef struct IdemTicket
 {
-	dlist_node	node;			/* in the queue; or, of a relay that has a
-								 * worker, in the list of those */
+	dlist_node	node;			/* in the queue */
 	struct IdemQueue *queue;	/* NULL: the relay waits for neither */
 	bool		granted;		/* a program's start is granted and not used
 								 * yet */

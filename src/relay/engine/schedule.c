@@ -30,7 +30,8 @@
  * out among the databases.  If the database may have more than one worker, the
  * relays of one owner are not given the last worker while other owners have
  * function relays there.  Workers that the relays have already are not taken
- * away for that reason.
+ * away for that reason.  A worker counts for the owner whose handler it runs until its
+ * process has ended, also when its relay was dropped meanwhile.
  *
  * MEMORY: none of its own; the tickets are embedded in the relays.
  *
@@ -93,17 +94,15 @@ static IdemQueue functions = {DLIST_STATIC_INIT(functions.tickets)};
 /* How many relays of this worker have programs, now or at times. */
 static int	nprograms = 0;
 
-/* All function relays, and those that have a worker or are about to have one. */
 static dlist_head all_functions = DLIST_STATIC_INIT(all_functions);
-static dlist_head served = DLIST_STATIC_INIT(served);
 
 /*
  * When to ask again for workers, unless something happens before: a relay that
  * was asked to give way may be unable to.
  */
 static IdemClock ask_at = 0;
-static bool changed = false;	/* "functions" or "served" changed since we
-								 * asked last */
+static bool changed = false;	/* "functions" changed, or a relay was taken
+								 * back, since we asked last */
 
 static bool closed = false;		/* the worker is about to leave: no program is
 								 * started */
@@ -277,7 +276,6 @@ void
 idem_schedule_worker_given(IdemRelay *relay)
 {
 	relay->away = true;
-	dlist_push_tail(&served, &relay->ticket.node);
 }
 
 void
@@ -287,7 +285,6 @@ idem_schedule_worker_ended(IdemRelay *relay)
 		return;
 	relay->away = false;
 	changed = true;
-	dlist_delete(&relay->ticket.node);
 }
 
 void
@@ -393,6 +390,8 @@ static IdemRelay *
 choose_next(void)
 {
 	int			limit = idem_max_function_workers;
+	int			n;
+	const Oid  *owners = idem_slots_function_owners(&n);
 	dlist_iter	iter;
 
 	if (limit > 1 && owners_differ())
@@ -400,12 +399,11 @@ choose_next(void)
 	dlist_foreach(iter, &functions.tickets)
 	{
 		IdemRelay  *relay = relay_of(iter.cur);
-		dlist_iter	other;
-		int			held = 0;	/* by the owner: so many relays have a worker,
-								 * or are about to have one */
+		int			held = 0;	/* workers that the owner has, or is about to
+								 * have */
 
-		dlist_foreach(other, &served)
-			held += relay_of(other.cur)->config->owner == relay->config->owner;
+		for (int i = 0; i < n; i++)
+			held += owners[i] == relay->config->owner;
 		if (held < limit)
 			return relay;
 	}
@@ -438,7 +436,8 @@ idem_schedule_workers(void)
 		if (relay == NULL)
 			break;
 		told = true;
-		answer = idem_slots_give_function(relay->config->relay_id, functions.waiting);
+		answer = idem_slots_give_function(relay->config->relay_id, relay->config->owner,
+										  functions.waiting);
 		if (answer != IDEM_SLOT_GIVEN)
 			break;
 		idem_schedule_withdraw(&relay->ticket);

@@ -65,6 +65,7 @@
 #include "utils/portal.h"
 
 #include "relay/function/function.h"
+#include "relay/worker_slots.h"
 
 /*
  * The server makes room for max_locks_per_transaction locks per process.  The
@@ -131,6 +132,7 @@ idem_handler_session_begin(Oid owner)
 	if (!OidIsValid(served))
 		settings_before = idem_compat_num_settings();
 	served = owner;
+	idem_slot_serves(owner);
 	GetUserIdAndSecContext(&saved.userid, &saved.sec_context);
 	SetConfigOption("session_authorization", GetUserNameFromId(owner, false),
 					PGC_BACKEND, PGC_S_OVERRIDE);
