@@ -37,10 +37,12 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/ipc.h"
+#include "storage/latch.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "tcop/utility.h"
 #include "utils/guc.h"
+#include "utils/wait_event.h"
 
 #include "claim/claim.h"
 #include "claim/count.h"
@@ -68,6 +70,9 @@
 #include "store/setting.h"
 
 PG_MODULE_MAGIC;
+
+/* How long DDL waits for workers to end before it proceeds regardless. */
+#define HOLD_WAIT_MS 8000
 
 extern PGDLLEXPORT void _PG_init(void);
 
@@ -106,6 +111,24 @@ call_next_in_script(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 	PG_END_TRY();
 }
 
+/*
+ * Keep the database's workers down, and wait until they have ended.  A worker ends within
+ * milliseconds of SIGTERM, unless a function relay's handler does not reach an interrupt
+ * check.  The wait is bounded, so that the command then fails as it would beside any such session.
+ */
+static void
+hold_workers(Oid dboid)
+{
+	idem_workers_hold(dboid);
+	for (int waited = 0; waited < HOLD_WAIT_MS && idem_workers_terminate(dboid) > 0; waited += 10)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 10L, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
 /* Release the workers after an error or FATAL in the statement. */
 static void
 release_workers(int code, Datum former)
@@ -127,7 +150,7 @@ call_next_without_workers(Oid dboid, PlannedStmt *pstmt, const char *query, bool
 
 	PG_ENSURE_ERROR_CLEANUP(release_workers, ObjectIdGetDatum(former));
 	{
-		idem_workers_hold(dboid);
+		hold_workers(dboid);
 		IDEM_FAULT_POINT("ddl-workers-held");
 		call_next(pstmt, query, read_only_tree, context, params, env, dest, qc);
 	}

@@ -133,13 +133,18 @@ static void
 look_at_strays(IdemDoctor *d, List *relays)
 {
 	int			n;
-	pid_t	   *pids = idem_slots_find_strays(relays, &n);
+	IdemFunctionSlot *slots = idem_slots_functions(&n);
+	List	   *functions = idem_relay_function_ids(relays);
 
 	for (int i = 0; i < n; i++)
+	{
+		if (!slots[i].hung || list_member_int(functions, slots[i].relay_id))
+			continue;
 		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
 						psprintf("process %d still runs the handler of a function relay that was dropped or altered, and is one of idempotency.max_function_workers (%d)",
-								 (int) pids[i], idem_max_function_workers),
-						psprintf("Let the handler come to its end, or as a superuser: SELECT pg_terminate_backend(%d).", (int) pids[i]));
+								 (int) slots[i].pid, idem_max_function_workers),
+						psprintf("Let the handler come to its end, or as a superuser: SELECT pg_terminate_backend(%d).", (int) slots[i].pid));
+	}
 }
 
 void

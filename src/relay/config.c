@@ -347,6 +347,22 @@ idem_relay_ids(const List *configs)
 	return ids;
 }
 
+List *
+idem_relay_function_ids(const List *configs)
+{
+	List	   *ids = NIL;
+	ListCell   *lc;
+
+	foreach(lc, configs)
+	{
+		const IdemRelayConfig *c = lfirst(lc);
+
+		if (c->kind == NULL || idem_relay_is_function(c))
+			ids = lappend_int(ids, c->relay_id);
+	}
+	return ids;
+}
+
 bool
 idem_relay_halt(int relay_id, IdemHalt reason, const char *message, bool skip_locked)
 {

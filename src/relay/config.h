@@ -25,6 +25,9 @@ extern List *idem_relay_configs(void);
 /* The ids of relays, as a list in the current context. */
 extern List *idem_relay_ids(const List *configs);
 
+/* Those of the function relays, as far as is known: a relay of unknown kind stays with the worker that has it. */
+extern List *idem_relay_function_ids(const List *configs);
+
 /* The relay of that name.  NULL if there is none.  In a transaction. */
 extern IdemRelayConfig *idem_relay_config_of(const char *name);
 

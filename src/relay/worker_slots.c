@@ -51,16 +51,12 @@
 #include "storage/proc.h"
 #include "storage/shmem.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "relay/config.h"
 #include "relay/report.h"
 #include "relay/worker_slots.h"
 #include "shared/worker.h"
-
-/* How long DDL waits for workers to end before it proceeds regardless. */
-#define HOLD_WAIT_MS 8000
 
 /* The longest delay before the worker of a slot is started again. */
 #define MAX_RESTART_MS 10000
@@ -302,14 +298,13 @@ free_used_slot(IdemWorkerSlot *slot)
 IdemSlotState
 idem_slots_state(int relay_id)
 {
-	IdemSlotState state = IDEM_SLOT_NOT_THERE;
 	IdemWorkerSlot *slot;
+	IdemSlotState state;
 
 	LWLockAcquire(lock, LW_SHARED);
 	slot = find_slot(MyDatabaseId, relay_id);
-	if (slot != NULL)
-		state = slot->pid != 0 ? IDEM_SLOT_RUNS :
-			slot->starting ? IDEM_SLOT_STARTS : IDEM_SLOT_WAITS;
+	state = slot == NULL ? IDEM_SLOT_NOT_THERE : slot->pid != 0 ? IDEM_SLOT_RUNS :
+		slot->starting ? IDEM_SLOT_STARTS : IDEM_SLOT_WAITS;
 	LWLockRelease(lock);
 	return state;
 }
@@ -681,26 +676,6 @@ idem_slot_take_wakeup(void)
 
 /* Slots for function relays */
 
-/*
- * The ids of the function relays, as far as is known: a relay of unknown kind stays with
- * the worker that has it.
- */
-static List *
-ids_of_functions(List *configs)
-{
-	List	   *functions = NIL;
-	ListCell   *lc;
-
-	foreach(lc, configs)
-	{
-		const IdemRelayConfig *c = lfirst(lc);
-
-		if (c->kind == NULL || idem_relay_is_function(c))
-			functions = lappend_int(functions, c->relay_id);
-	}
-	return functions;
-}
-
 /* Under the lock, LW_SHARED at least: a function's slot of this database? */
 static bool
 is_function_of_mine(const IdemWorkerSlot *slot)
@@ -711,7 +686,7 @@ is_function_of_mine(const IdemWorkerSlot *slot)
 void
 idem_slots_release_functions(List *configs)
 {
-	List	   *functions = ids_of_functions(configs);
+	List	   *functions = idem_relay_function_ids(configs);
 
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < all.n; i++)
@@ -725,27 +700,10 @@ idem_slots_release_functions(List *configs)
 	idem_relay_entries_forget(MyDatabaseId, idem_relay_ids(configs));
 }
 
-const Oid *
-idem_slots_function_owners(int *n)
+IdemFunctionSlot *
+idem_slots_functions(int *n)
 {
-	Oid		   *owners = idem_shares_room(&all);
-
-	*n = 0;
-	LWLockAcquire(lock, LW_SHARED);
-	for (int i = 0; i < all.n; i++)
-	{
-		if (is_function_of_mine(&all.slot[i]))
-			owners[(*n)++] = all.slot[i].owner;
-	}
-	LWLockRelease(lock);
-	return owners;
-}
-
-pid_t *
-idem_slots_find_strays(List *configs, int *n)
-{
-	List	   *functions = ids_of_functions(configs);
-	pid_t	   *pids = palloc(sizeof(pid_t) * all.n);
+	IdemFunctionSlot *slots = palloc(sizeof(*slots) * all.n);
 
 	*n = 0;
 	LWLockAcquire(lock, LW_SHARED);
@@ -753,12 +711,15 @@ idem_slots_find_strays(List *configs, int *n)
 	{
 		IdemWorkerSlot *slot = &all.slot[i];
 
-		if (is_function_of_mine(slot) && !list_member_int(functions, slot->relay_id) &&
-			idem_shares_is_hung(slot))
-			pids[(*n)++] = slot->pid;
+		if (!is_function_of_mine(slot))
+			continue;
+		slots[*n].relay_id = slot->relay_id;
+		slots[*n].owner = slot->owner;
+		slots[*n].pid = slot->pid;
+		slots[(*n)++].hung = idem_shares_is_hung(slot);
 	}
 	LWLockRelease(lock);
-	return pids;
+	return slots;
 }
 
 IdemSlotAnswer
@@ -790,12 +751,13 @@ idem_slots_wait_no_more(int n)
 
 /* Holds */
 
-/* Ask the workers of a database to end; returns how many still run. */
-static int
-terminate_workers(Oid dboid)
+int
+idem_workers_terminate(Oid dboid)
 {
 	int			running = 0;
 
+	if (shared == NULL)
+		return 0;
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	for (int i = 0; i < all.n; i++)
 	{
@@ -803,8 +765,7 @@ terminate_workers(Oid dboid)
 
 		if (slot->dboid != dboid)
 			continue;
-		if (slot->pid != 0 || slot->starting)
-			running++;
+		running += slot->pid != 0 || slot->starting;
 		if (slot->pid != 0)
 			(void) kill(slot->pid, SIGTERM);
 	}
@@ -824,37 +785,15 @@ idem_workers_hold(Oid dboid)
 	if (shared == NULL)
 		return;
 
-	/*
-	 * Each backend has an entry of its own, so commands that hold the same
-	 * database do not collide.
-	 */
+	/* An entry per backend: commands on one database do not collide. */
 	LWLockAcquire(lock, LW_EXCLUSIVE);
 	holds[IDEM_MY_PROCNO] = dboid;
 	LWLockRelease(lock);
-
-	/*
-	 * A worker ends within milliseconds of SIGTERM, unless a function relay's
-	 * handler does not reach an interrupt check.  The wait is bounded, so
-	 * that the command then fails as it would beside any such session.
-	 */
-	for (int waited = 0; waited < HOLD_WAIT_MS; waited += 10)
-	{
-		if (terminate_workers(dboid) == 0)
-			break;
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 10L, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-	}
 }
 
 void
 idem_workers_release(Oid former)
 {
-	if (shared == NULL)
-		return;
-	LWLockAcquire(lock, LW_EXCLUSIVE);
-	holds[IDEM_MY_PROCNO] = former;
-	LWLockRelease(lock);
+	idem_workers_hold(former);
 	idem_wake_launcher();
 }

@@ -327,17 +327,16 @@ extern TimestampTz idem_slot_take_wakeup(void);
  */
 extern void idem_slots_release_functions(List *configs);
 
-/*
- * The owners of this database's n slots for functions, also of slots whose relay was
- * dropped while its handler ran.  Valid until the next call that shares out slots.
- */
-extern const Oid *idem_slots_function_owners(int *n);
+/* A slot for a function of this database, also if its relay was dropped while its handler runs. */
+typedef struct IdemFunctionSlot
+{
+	int			relay_id;
+	Oid			owner;			/* of the handlers that its process runs */
+	pid_t		pid;			/* 0: it has none yet */
+	bool		hung;			/* it has been in a handler for long */
+} IdemFunctionSlot;
 
-/*
- * The processes of this database that have been in a handler for long, of a relay that is
- * none of the function relays in configs: it was dropped or altered.  palloc'd.
- */
-extern pid_t *idem_slots_find_strays(List *configs, int *n);
+extern IdemFunctionSlot *idem_slots_functions(int *n);	/* palloc'd */
 
 /*
  * Give a function relay of this database a slot for a worker; nwaiting relays
@@ -353,12 +352,13 @@ extern IdemSlotAnswer idem_slots_give_function(int relay_id, Oid owner, int nwai
 extern void idem_slots_wait_no_more(int n);
 
 /*
- * Keep the workers of a database down until ..._release, and wait until they
- * have ended.  Holds of several backends add up.  A backend has one hold.  To
+ * Keep the workers of a database down until ..._release; ..._terminate asks those that run to end,
+ * and returns how many still do.  Holds of several backends add up.  A backend has one hold.  To
  * nest, save ..._current_hold and pass it to ..._release, on error too.
  * ..._release must be called however the command ends.
  */
 extern void idem_workers_hold(Oid dboid);
+extern int	idem_workers_terminate(Oid dboid);
 extern Oid	idem_workers_current_hold(void);
 extern void idem_workers_release(Oid former);
 

@@ -391,7 +391,8 @@ choose_next(void)
 {
 	int			limit = idem_max_function_workers;
 	int			n;
-	const Oid  *owners = idem_slots_function_owners(&n);
+	IdemFunctionSlot *slots = idem_slots_functions(&n);
+	IdemRelay  *next = NULL;
 	dlist_iter	iter;
 
 	if (limit > 1 && owners_differ())
@@ -403,11 +404,15 @@ choose_next(void)
 								 * have */
 
 		for (int i = 0; i < n; i++)
-			held += owners[i] == relay->config->owner;
+			held += slots[i].owner == relay->config->owner;
 		if (held < limit)
-			return relay;
+		{
+			next = relay;
+			break;
+		}
 	}
-	return NULL;
+	pfree(slots);
+	return next;
 }
 
 void
