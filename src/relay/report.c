@@ -267,7 +267,7 @@ idem_relay_entries_copy(bool all, int *n)
 
 void
 idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemBlame *blame,
-					  const IdemSuspect *suspect, bool passed_crash)
+					  const IdemSuspect *suspect, bool passed_crash, bool repeats_turn)
 {
 	if (entry == NULL)
 		return;
@@ -279,6 +279,7 @@ idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const I
 	entry->kept.blame = *blame;
 	entry->kept.suspect = *suspect;
 	entry->kept.passed_crash = passed_crash;
+	entry->kept.repeats_turn = repeats_turn;
 	SpinLockRelease(&entry->mutex);
 }
 

@@ -120,6 +120,7 @@ typedef struct IdemFunctionKept
 	bool		passed_crash;	/* a worker has passed the events in flight at
 								 * the crash; without an entry each worker is
 								 * careful, which only costs time */
+	bool		repeats_turn;	/* the last transaction was the outbox's alone */
 } IdemFunctionKept;
 
 /* A relay's entry, which stat_relay shows. */
@@ -204,7 +205,7 @@ extern void idem_relay_entry_error(IdemRelayEntry *entry, char error[IDEM_ERROR_
  */
 extern IdemFunctionKept idem_relay_entry_kept(IdemRelayEntry *entry);
 extern void idem_relay_entry_keep(IdemRelayEntry *entry, const IdemBreaker *breaker, const IdemBlame *blame,
-								  const IdemSuspect *suspect, bool passed_crash);
+								  const IdemSuspect *suspect, bool passed_crash, bool repeats_turn);
 extern void idem_relay_entry_forget_failures(IdemRelayEntry *entry);
 
 /*

@@ -2,7 +2,8 @@
 # Copyright (c) 2026, the idempotency developers
 
 # A database that has a worker for moments only, and one process for function relays: each of
-# its relays has a turn, not only the one that the worker finds first.
+# its relays has a turn, not only the one that the worker finds first.  So has, of each relay, what
+# was refused, beside new events.
 
 use strict;
 use warnings FATAL => 'all';
@@ -54,6 +55,26 @@ foreach my $database (@databases)
 			sub { sql("SELECT count(*) FROM effect WHERE relay = '$relay'", $database) == 10 });
 	}
 }
+
+# Two relays with more to do than a turn is long.
+sql(<<'END');
+CREATE TABLE slow (relay text, n int, serial bigserial);
+CREATE SEQUENCE tries;
+CREATE FUNCTION slow(aggregate_type text, payload jsonb) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_sleep(0.3);
+	IF payload = '2' AND aggregate_type = 'x' AND nextval('public.tries') = 1 THEN
+		RAISE EXCEPTION 'not now';
+	END IF;
+	INSERT INTO public.slow VALUES (aggregate_type, payload::int);
+END $$;
+CREATE SERVER slow FOREIGN DATA WRAPPER idempotency_function OPTIONS (function 'public.slow');
+SELECT count(idempotency.outbox_enqueue(t, 'k' || i, 'E', to_jsonb(i))) FROM generate_series(1, 60) i, unnest('{x,y}'::text[]) t;
+SELECT count(idempotency.relay_create(t, 'slow', aggregate_types => ARRAY[t], min_backoff => '10 ms', max_backoff => '10 ms')) FROM unnest('{x,y}'::text[]) t;
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM slow WHERE relay = 'x' AND n = 2});
+cmp_ok(sql(q{SELECT max(n) FROM slow WHERE relay = 'x' AND serial < (SELECT serial FROM slow WHERE relay = 'x' AND n = 2)}), '<', 60,
+	'a refused event is tried again before all new ones were');
 
 $node->stop;
 done_testing();

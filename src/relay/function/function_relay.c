@@ -78,6 +78,7 @@ static void
 create(IdemRelay *relay)
 {
 	IdemFunctionCourier *courier = (IdemFunctionCourier *) relay;
+	bool		repeats_turn = false;
 
 	courier->handler = idem_handler_create(relay->cxt);
 	relay->entry = idem_relay_entry_take(MyDatabaseId, relay->config->relay_id, true);
@@ -96,15 +97,20 @@ create(IdemRelay *relay)
 		relay->breaker.not_before = 0;
 		courier->suspects.list[0].s = kept.suspect;
 		courier->attempts.passed = kept.passed_crash;
+		repeats_turn = kept.repeats_turn;
 		idem_relay_entry_error(relay->entry, courier->suspects.list[0].message);
 	}
+
+	/*
+	 * Whether a parked event is alone shows only in the outbox.  But a turn
+	 * may be over with the outbox's transaction.
+	 */
+	courier->log_turn = !repeats_turn;
 	idem_engine_show_trying(relay, IDEM_RELAY_STARTING, IDEM_WAIT_NOTHING);
 	courier->reader = idem_reader_create(relay->cxt);
 	courier->parked = idem_parked_index_create(relay->cxt);
 	courier->parked_dirty = true;
 
-	/* Whether a parked event is alone shows only in the outbox. */
-	courier->log_turn = true;
 }
 
 /* Read everything again: function, position and parked events may be others. */
@@ -549,7 +555,8 @@ commit_step(IdemFunctionCourier *courier, const StepCounts *counts, IdemRelayWai
 		if (idem_parked_keys(courier->parked, &key, 0, 1) == 0)
 			idem_engine_disprove(&courier->relay);
 		idem_relay_entry_keep(courier->relay.entry, &courier->relay.breaker, &courier->relay.blame,
-							  &courier->suspects.list[courier->suspects.newest].s, courier->attempts.passed);
+							  &courier->suspects.list[courier->suspects.newest].s, courier->attempts.passed,
+							  counts->logged > 0 && counts->repeated == 0);
 	}
 	if (waiting == IDEM_WAIT_EVENTS && idem_parked_index_next(courier->parked) != 0)
 		waiting = IDEM_WAIT_RETRY;
@@ -717,7 +724,8 @@ failed(IdemRelay *relay, int sqlerrcode, const char *message)
 		relay->breaker.stepwise = relay->config->batch_events;
 	idem_engine_open_breaker(relay, checking ? IDEM_RELAY_MISCONFIGURED : IDEM_RELAY_OUTAGE, message,
 							 of_event);
-	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects.list[courier->suspects.newest].s, courier->attempts.passed);
+	idem_relay_entry_keep(relay->entry, &relay->breaker, &relay->blame, &courier->suspects.list[courier->suspects.newest].s,
+						  courier->attempts.passed, false);
 }
 
 /*

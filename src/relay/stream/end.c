@@ -52,7 +52,7 @@ idem_stream_turn_off(IdemStream *stream)
 	{
 		0, 0
 	};
-	stream->log_turn = stream->repeats_in_flight;
+	stream->log_turn |= stream->repeats_in_flight;
 	stream->repeats_in_flight = false;
 	stream->exclusive = false;
 	if (stream->busy_cxt != NULL)
