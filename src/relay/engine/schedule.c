@@ -94,6 +94,7 @@ static IdemQueue functions = {DLIST_STATIC_INIT(functions.tickets)};
 /* How many relays of this worker have programs, now or at times. */
 static int	nprograms = 0;
 
+/* All function relays. */
 static dlist_head all_functions = DLIST_STATIC_INIT(all_functions);
 
 /*
