@@ -659,6 +659,7 @@ idem_slot_asked(void)
 	{
 		.end = !my_slot->wanted || my_slot->generation != my_generation,
 			.yield = my_slot->yield,
+			.in_turn = shared->demand.databases_waiting > 0,
 			.woken = pg_atomic_read_u32(&my_slot->wake) != 0,
 			.config = pg_atomic_read_u32(&my_slot->config),
 			.news = pg_atomic_read_u32(&shared->news)

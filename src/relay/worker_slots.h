@@ -308,6 +308,7 @@ typedef struct IdemSlotAsked
 {
 	bool		end;
 	bool		yield;			/* give way: other relays wait */
+	bool		in_turn;		/* databases wait for a slot: they take turns */
 	bool		woken;			/* something has committed */
 	uint32		config;			/* rises when relays of the database change */
 	uint32		news;			/* rises when all workers are to look again */

@@ -3,7 +3,8 @@
 
 # A database that has a worker for moments only, and one process for function relays: each of
 # its relays has a turn, not only the one that the worker finds first.  So has, of each relay, what
-# was refused, beside new events.
+# was refused, beside new events.  And where databases take turns, what takes longer than a turn
+# is not cut off in each of them.
 
 use strict;
 use warnings FATAL => 'all';
@@ -15,7 +16,9 @@ use Test::More;
 
 my @databases = qw(postgres b);
 my @relays = qw(f g);
-my $node = IdemTest::cluster('main', conf => <<'END');
+my $dir = IdemRelay::sink_directory();
+my $node = IdemTest::cluster('main', conf => <<"END");
+idempotency.sink_directory = '$dir'
 idempotency.max_workers = 2
 idempotency.max_function_workers = 1
 idempotency.sink_idle_timeout = 0
@@ -75,6 +78,21 @@ END
 IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM slow WHERE relay = 'x' AND n = 2});
 cmp_ok(sql(q{SELECT max(n) FROM slow WHERE relay = 'x' AND serial < (SELECT serial FROM slow WHERE relay = 'x' AND n = 2)}), '<', 60,
 	'a refused event is tried again before all new ones were');
+
+# Three databases, of which two have a worker, and batches that take nine seconds.
+sql(q{SELECT idempotency.relay_drop(relay) FROM unnest('{x,y}'::text[]) relay});
+sql('CREATE DATABASE c');
+IdemTest::create_extension($node, 'c');
+foreach my $database (@databases, 'c')
+{
+	IdemRelay::pytest_server($node, 'long', "$dir/$database.log", database => $database, delay_ms => 9000);
+	sql(q{SELECT idempotency.relay_create('long', 'long', aggregate_types => '{long}')}, $database);
+	sql(q{SELECT count(idempotency.outbox_enqueue('long', 'k', 'Long', '1')) FROM generate_series(1, 40)}, $database);
+}
+foreach my $database (@databases, 'c')
+{
+	IdemRelay::arrives("$dir/$database.log", 'Long', 40);
+}
 
 $node->stop;
 done_testing();

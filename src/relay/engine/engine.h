@@ -343,8 +343,8 @@ extern void idem_schedule_remove(IdemRelay *relay);
 extern bool idem_schedule_programs(void);
 
 /*
- * A relay to a program came to this worker (1), or went (-1).  ..._shares_places: are there more of them than
- * programs that may run at a time?
+ * A relay to a program came to this worker (1), or went (-1).  ..._shares_places: do they take turns, since there
+ * are more of them than programs that may run at a time, or more databases than slots?
  */
 extern void idem_schedule_count_programs(int change);
 extern bool idem_schedule_shares_places(void);

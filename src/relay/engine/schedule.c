@@ -132,7 +132,7 @@ idem_schedule_count_programs(int change)
 bool
 idem_schedule_shares_places(void)
 {
-	return nprograms > program_room();
+	return nprograms > program_room() || idem_slot_asked().in_turn;
 }
 
 /* The queue's starts per second; the setting may change at any time. */

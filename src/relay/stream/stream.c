@@ -185,6 +185,12 @@ idem_stream_is_sending(const IdemStream *stream)
 	return idem_stream_has_flights(stream);
 }
 
+bool
+idem_stream_may_be_answered(const IdemStream *stream)
+{
+	return idem_stream_has_flights(stream) && !stream->relay.blame.whole.open;
+}
+
 /*
  * The relay asks again among those whose programs fail.  There its program has
  * all of idempotency.sink_timeout.

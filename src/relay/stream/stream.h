@@ -60,8 +60,9 @@ extern IdemClock idem_stream_ready_since(const struct IdemStream *stream);
  */
 extern bool idem_stream_keeps_program(const struct IdemStream *stream);
 
-/* Are batches of the relay in flight? */
+/* Are batches of the relay in flight?  ..._may_be_answered: to a target that is not known to refuse all. */
 extern bool idem_stream_is_sending(const struct IdemStream *stream);
+extern bool idem_stream_may_be_answered(const struct IdemStream *stream);
 
 /*
  * Serve the programs that were sent BYE: log their last lines, forget those

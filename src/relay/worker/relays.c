@@ -570,6 +570,22 @@ idem_relays_at_rest(void)
 		(look == 0 || look > idem_clock());
 }
 
+bool
+idem_relays_may_be_answered(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &active)
+	{
+		const struct IdemStream *stream =
+		idem_stream_of(dlist_container(IdemRelay, node, iter.cur));
+
+		if (stream != NULL && idem_stream_may_be_answered(stream))
+			return true;
+	}
+	return false;
+}
+
 void
 idem_relays_make_way(bool all)
 {

@@ -84,10 +84,12 @@
 #define RELOAD_MAX_GAP_MS INT64CONST(250)
 
 /*
- * How long programs that are to end for other databases may take, and how often to look
- * whether they have.
+ * How long programs that are to end for other databases may take, those that may yet have answers
+ * to the few events that they were sent, and how often to look whether they have.  What is cut off is
+ * sent again: if it took longer than each turn, it would never get through.
  */
 #define CLOSE_MS (2 * IDEM_SLICE_MS)
+#define ANSWER_MS (30 * IDEM_SLICE_MS)
 #define LEAVE_POLL_MS 50
 
 static int	my_relay_id = 0;
@@ -370,7 +372,7 @@ give_way_to_databases(bool busy)
 	if (!begun || now < idem_clock_plus_ms(started_at, IDEM_SLICE_MS))
 		return;
 	idem_relays_make_way(now >= close_at);
-	if (now < idem_clock_plus_ms(close_at, CLOSE_MS) &&
+	if (now < idem_clock_plus_ms(close_at, idem_relays_may_be_answered() ? ANSWER_MS : CLOSE_MS) &&
 		!(idem_relays_at_rest() && (!busy || now >= close_at)))
 		return;
 	leave_to_others();

@@ -133,6 +133,9 @@ extern bool idem_relays_may_leave(bool *idle);
  */
 extern bool idem_relays_at_rest(void);
 
+/* Has a program events whose answers are worth a wait? */
+extern bool idem_relays_may_be_answered(void);
+
 /*
  * Let programs end that have nothing to do; all: also those that have, once what is in
  * flight is settled, and start no more.
