@@ -91,7 +91,8 @@ foreach my $database (@databases, 'c')
 }
 foreach my $database (@databases, 'c')
 {
-	IdemRelay::arrives("$dir/$database.log", 'Long', 40);
+	IdemRelay::wait_until("what $database has sent is answered",
+		sub { sql(q{SELECT lag_events FROM idempotency.stat_relay WHERE relay = 'long'}, $database) eq '0' });
 }
 
 $node->stop;
