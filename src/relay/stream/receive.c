@@ -20,8 +20,8 @@
 #include "mb/pg_wchar.h"
 
 #include "relay/stream/state.h"
-#include "relay/worker_slots.h"
 #include "relay/stream/stream.h"
+#include "relay/worker_slots.h"
 #include "shared/error.h"
 #include "shared/fault.h"
 
@@ -122,9 +122,9 @@ add_failure(IdemBatch *batch, const IdemProtoResult *r, int lane)
 	return batch->nfailures++;
 }
 
-/* The target took an event. */
+/* The target took n events. */
 static void
-count_taken(IdemStream *stream)
+count_taken(IdemStream *stream, int n)
 {
 	IdemClock	now = idem_clock();
 
@@ -134,7 +134,7 @@ count_taken(IdemStream *stream)
 		stream->taken = 0;
 		stream->slice_began = now;
 	}
-	stream->taken++;
+	stream->taken += n;
 }
 
 /* The answer to a late event; false: it has one, or there is no such event. */
@@ -155,8 +155,6 @@ on_late_result(IdemStream *stream, const IdemProtoResult *r, int index, int lane
 		late->failure = make_failure(r, lane);
 		MemoryContextSwitchTo(old);
 	}
-	else
-		count_taken(stream);
 	idem_late_answered(stream, late);
 	return true;
 }
@@ -172,8 +170,6 @@ on_batch_result(IdemStream *stream, IdemBatch *batch, IdemSentEvent *flight, con
 	batch->unanswered--;
 	stream->nunanswered--;
 	batch->nonacks += failure >= 0;
-	if (r->outcome == IDEM_PROTO_ACKED)
-		count_taken(stream);
 }
 
 /* Note in the batch which of its events have answers that are to be settled. */
@@ -235,7 +231,10 @@ on_result(IdemStream *stream, const IdemProtoResult *r)
 		note_fresh(batch, r);
 	stream->news = true;
 	if (r->outcome == IDEM_PROTO_ACKED)
+	{
+		count_taken(stream, (int) (r->last - r->first) + 1);
 		idem_late_note_accepted(stream, r->batch, r->last);
+	}
 
 	/*
 	 * The oldest batch that has not all results holds the relay up, whatever
