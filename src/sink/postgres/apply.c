@@ -13,6 +13,12 @@
  *		committing	COMMIT is sent.  If its answer is lost, the position row
  *					tells whether it committed.  If COMMIT fails although
  *					careful found no event at fault, the verdict is ABORTED.
+ * A transaction keeps the locks of its calls until COMMIT, and clients of the target
+ * wait for them.  So the calls of more than PGSINK_FEW events have LONG_MS (config.c), and are
+ * not tried again after a deadlock, where each attempt would hold its locks for another
+ * deadlock_timeout: the program asks for fewer events (53400), which drops what is
+ * in flight.
+ *
  * An attempt that cannot commit is rolled back, and the next attempt begins a
  * new transaction.  The outcomes of events stay, so each attempt that decides
  * an event has fewer events to do.  MAX_TRIES bounds the attempts that fail
@@ -157,6 +163,7 @@ send_all(PgSink *p)
 		}
 	if (n > 0)
 	{
+		pgsink_limit_calls(p);
 		pgsink_send_calls(p, which, n);
 		pgsink_send(p, PGSINK_STEP_CHECK, which[0], "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL, NULL, NULL);
 		pgsink_send_look(p);
@@ -349,6 +356,8 @@ attempt(PgSink *p, bool careful)
 	uint32_t	before = count_decided(p);
 	Attempt		result;
 
+	p->began = idem_sink_clock();
+
 	start_attempt(p);
 	result = do_work(p, careful);
 	if (result != ATTEMPT_COMMITTED)
@@ -449,6 +458,25 @@ ask_until_known(PgSink *p, bool *committed)
 	return pgsink_fail_for_error(p, "learn whether a batch was committed");
 }
 
+/* Do the calls of many events keep their locks for too long? */
+static bool
+wants_fewer(const PgSink *p, Attempt result)
+{
+	if ((result != ATTEMPT_CAREFUL && result != ATTEMPT_PASSING && result != ATTEMPT_OUTAGE) || p->error.lost ||
+		p->error.step == PGSINK_STEP_FENCE || p->error.step == PGSINK_STEP_CLAIM)
+		return false;
+	return pgsink_takes_long(p) || (p->batch.count > PGSINK_FEW && strcmp(p->error.sqlstate, "40P01") == 0);
+}
+
+static bool
+ask_for_fewer(PgSink *p)
+{
+	pgsink_hide_events(p, &p->error);
+	return idem_sink_fail(&p->failure, IDEM_PROTO_OUTAGE, "53400",
+						  "one transaction keeps the locks of %u events for too long: fewer are sent together: %s",
+						  p->batch.count, p->error.message);
+}
+
 /* How the batch is to be applied next. */
 typedef struct Course
 {
@@ -494,6 +522,8 @@ choose_course(PgSink *p, Attempt result, Course *course)
 {
 	PgSinkError lost;
 
+	if (wants_fewer(p, result))
+		return ask_for_fewer(p);
 	switch (result)
 	{
 		case ATTEMPT_COMMITTED:

@@ -12,7 +12,7 @@
  * event that was done, and ROLLBACK TO s is right whether the event before
  * failed or not.  Therefore segments are sent without waiting for answers.
  *
- * All calls of a batch together have statement_timeout.  When the time is
+ * All calls of a batch together have statement_timeout, those of many events less (apply.c).  When the time is
  * over, the step "time" of each later segment fails.  The events that were not
  * done are answered as unknown: the relay sends them again and counts no
  * attempt.  Only the first event is blamed as too slow, because it had all the
@@ -28,11 +28,11 @@
  *
  * - An event behind it was done: it is rejected.
  * - Only events before it were done: it is unknown, and tried again later.
- * - None was done, and more than MANY are doubtful: the target is to blame.
+ * - None was done, and more than PGSINK_FEW are doubtful: the target is to blame.
  * - None was done, and few are doubtful: they are unknown; but if the last call
  *	 of the batches before was done, the first of them is rejected.  The relay sends
  *	 the same batch after an outage, so a few events must not be one.  After an
- *	 outage of retries it sends at most MANY of them together.
+ *	 outage of retries it sends at most PGSINK_FEW of them together.
  *
  * One of several that exceeds a limit for transactions (53400) is unknown, whatever the others do:
  * the relay sends it alone.
@@ -72,8 +72,6 @@
 
 #define WINDOW		100			/* events sent before answers are read */
 
-#define MANY		8			/* doubtful events that may be to blame, if no
-								 * other passes */
 #define DOUBT_WAIT	5000		/* ms until a doubtful event is tried again */
 
 /* Arguments of the two steps "time" in a segment. */
@@ -153,6 +151,8 @@ take_answer(PgSink *p, uint32_t i, Progress *progress)
 		progress->tried = true;
 		return true;
 	}
+	if (pgsink_takes_long(p))
+		return false;
 	if (is_out_of_time(p, progress))
 	{
 		progress->out_of_time |= p->error.step == PGSINK_STEP_TIME;
@@ -244,7 +244,7 @@ judge_doubtful(PgSink *p)
 
 	if (doubts > 0)
 	{
-		if (doubts > MANY ||
+		if (doubts > PGSINK_FEW ||
 			(!p->passes && p->stored_row_id == 0 && pgsink_blame(p) == PGSINK_BLAME_CONFIG))
 			return false;
 		pgsink_forget_error(p);

@@ -26,6 +26,8 @@
 #include "sink/postgres/options.h"
 #include "sink/postgres/sink.h"
 
+#define LONG_MS			2000	/* a transaction of many events keeps its
+								 * locks no longer */
 #define REPLY_MARGIN	15000	/* ms to wait after statement_timeout, which
 								 * the target itself keeps */
 
@@ -161,6 +163,8 @@ pgsink_configure(PgSink *p, const IdemProtoHello *hello)
 	c->consumer = idem_sink_option(hello, "consumer", c->relay);
 	c->claim = idem_sink_option(hello, "claim", "auto");
 	snprintf(c->statement_timeout, sizeof(c->statement_timeout), "%ld", timeout);
+	snprintf(c->many_timeout, sizeof(c->many_timeout), "%ld",
+			 timeout > 0 && timeout < LONG_MS ? timeout : LONG_MS);
 	snprintf(c->idle_timeout, sizeof(c->idle_timeout), "%ld",
 			 idem_sink_option_int(hello, "idle_timeout", 60000));
 	c->reply_timeout = timeout > 0 ? timeout + REPLY_MARGIN : 0;

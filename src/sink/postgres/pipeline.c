@@ -327,6 +327,36 @@ pgsink_begin(PgSink *p)
 	pgsink_send_settings(p);
 }
 
+/* ms for all calls of the batch; "0": no limit. */
+static const char *
+calls_time(const PgSink *p)
+{
+	return p->batch.count > PGSINK_FEW ? p->config.many_timeout : p->config.statement_timeout;
+}
+
+static void
+set_time(PgSink *p, const char *ms)
+{
+	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
+
+	pgsink_send(p, PGSINK_STEP_FRAME, 0, "SELECT pg_catalog.set_config('statement_timeout', $1, true)",
+				1, types, &ms, NULL);
+}
+
+void
+pgsink_limit_calls(PgSink *p)
+{
+	if (strcmp(calls_time(p), p->config.statement_timeout) != 0)
+		set_time(p, calls_time(p));
+}
+
+bool
+pgsink_takes_long(const PgSink *p)
+{
+	return p->batch.count > PGSINK_FEW && strcmp(p->error.sqlstate, "57014") == 0 &&
+		idem_sink_clock() - p->began >= atol(p->config.many_timeout);
+}
+
 /*
  * The target computes the rest of the time from its own clock, so that a
  * statement can be queued before earlier statements are answered.  If no time
@@ -336,10 +366,10 @@ pgsink_begin(PgSink *p)
 void
 pgsink_limit_time(PgSink *p, uint32_t arg)
 {
-	const char *values[1] = {p->config.statement_timeout};
+	const char *values[1] = {calls_time(p)};
 	const uint32_t types[1] = {PGSINK_TYPE_INT8};
 
-	if (p->config.reply_timeout == 0)
+	if (strcmp(values[0], "0") == 0)
 		return;
 	pgsink_send(p, PGSINK_STEP_TIME, arg,
 				"SELECT pg_catalog.set_config('statement_timeout',"
@@ -353,11 +383,6 @@ pgsink_limit_time(PgSink *p, uint32_t arg)
 void
 pgsink_give_time(PgSink *p)
 {
-	const char *values[1] = {p->config.statement_timeout};
-	const uint32_t types[1] = {PGSINK_TYPE_TEXT};
-
-	if (p->config.reply_timeout == 0)
-		return;
-	pgsink_send(p, PGSINK_STEP_FRAME, 0, "SELECT pg_catalog.set_config('statement_timeout', $1, true)",
-				1, types, values, NULL);
+	if (strcmp(calls_time(p), "0") != 0)
+		set_time(p, p->config.statement_timeout);
 }

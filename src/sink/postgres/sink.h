@@ -144,6 +144,8 @@ typedef struct PgSinkConfig
 	char		position_name[64];
 	char	   *claim;			/* "auto", "on" or "off" */
 	char		statement_timeout[16];	/* ms */
+	char		many_timeout[16];	/* ms for the calls of more than
+									 * PGSINK_FEW events */
 	char		idle_timeout[16];	/* ms */
 	long		reply_timeout;	/* ms to wait for each result; 0: no limit */
 	bool		key_order;
@@ -198,6 +200,8 @@ typedef enum PgSinkBlame
 	PGSINK_BLAME_CONFIG			/* the options, or objects of the target */
 } PgSinkBlame;
 
+/* A batch of so few events may be tried as long as it takes: the relay sends no smaller one. */
+#define PGSINK_FEW		8
 #define PGSINK_FALLEN	64
 
 typedef struct PgSink
@@ -247,6 +251,7 @@ typedef struct PgSink
 	PgSinkBatch batch;
 	PgSinkKeys	failed;			/* the blocked keys */
 	bool		answered;		/* the batch's results have been sent */
+	int64_t		began;			/* when the attempt at it began */
 } PgSink;
 
 /* apply.c */
@@ -470,12 +475,18 @@ extern bool pgsink_rehearse(PgSink *p, PgSinkStep step, const char *sql, int npa
 
 /*
  * pgsink_limit_time gives each of the next statements the rest of
- * statement_timeout, counted from the beginning of the transaction.  If no time
+ * the time for the batch's calls, counted from the beginning of the transaction.  If no time
  * is left, its own result is the error 57014 at step TIME.  pgsink_give_time
  * gives the next statements the whole statement_timeout again; the statements
  * that end a segment or the transaction need it.
  */
 extern void pgsink_limit_time(PgSink *p, uint32_t arg);
+
+/* The next statement has all the time for the batch's calls. */
+extern void pgsink_limit_calls(PgSink *p);
+
+/* Did the calls of more than PGSINK_FEW events take all their time? */
+extern bool pgsink_takes_long(const PgSink *p);
 extern void pgsink_give_time(PgSink *p);
 
 extern void pgsink_disconnect(PgSink *p);
