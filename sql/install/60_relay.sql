@@ -152,7 +152,7 @@ COMMENT ON COLUMN idempotency_data.relay_log_0.life IS
     'A random number for each start of a sink program. The sink stores it with the id, so that rows of a copy of this database can be told from rows of this database.';
 COMMENT ON TABLE idempotency_data.relay_log_1 IS
     'The other half of the position log; see relay_log_0.';
-CREATE SEQUENCE idempotency_data.relay_log_id;
+CREATE SEQUENCE idempotency_data.relay_log_id MAXVALUE 1152921504606846975;
 COMMENT ON SEQUENCE idempotency_data.relay_log_id IS
     'Numbers the rows of the position log; a sink that stores positions stores this number.';
 

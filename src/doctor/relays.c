@@ -381,6 +381,35 @@ look_at_waits(IdemDoctor *d)
 }
 
 /*
+ * Only setval brings these sequences near their end, where relays stop.  What drew a number since
+ * may be deleted; so the remedy goes back to what is there.
+ */
+static void
+look_at_sequences(IdemDoctor *d)
+{
+	uint64		n = idem_spi_read("SELECT 'relay_log_id', s.last_value, 1152921504606846975,"
+								  " GREATEST(1, (SELECT pg_catalog.max(id) FROM %s.relay_log_0), (SELECT pg_catalog.max(id) FROM %s.relay_log_1),"
+								  "  (SELECT pg_catalog.max(epoch) FROM %s.relays), (SELECT pg_catalog.max(attempt) FROM %s.relay_attempts))"
+								  " FROM %s.relay_log_id s WHERE s.last_value > 1152921504606846975 / 2"
+								  " UNION ALL SELECT 'relay_parked_parked_id_seq', s.last_value, 9223372036854775807,"
+								  " GREATEST(1, (SELECT pg_catalog.max(parked_id) FROM %s.relay_parked))"
+								  " FROM %s.relay_parked_parked_id_seq s WHERE s.last_value > 9223372036854775807 / 2", 0, NULL, NULL);
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		char	   *column[4];
+
+		for (int k = 0; k < lengthof(column); k++)
+			column[k] = SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, k + 1);
+		idem_doctor_put(d, IDEM_DOCTOR_PROBLEM,
+						psprintf("sequence " IDEM_DATA_SCHEMA_NAME ".%s stands at %s, and its last number is %s: relays stop there; setval led there",
+								 column[0], column[1], column[2]),
+						psprintf("As a superuser: SELECT pg_catalog.setval('" IDEM_DATA_SCHEMA_NAME ".%s', %s); if that is no less, relays have used such numbers: drop them, and create them anew.",
+								 column[0], column[3]));
+	}
+}
+
+/*
  * Ids of the log of positions come from its sequence, which is never behind a row that can
  * be seen.  A row with a greater id is the last one of its relay, whatever the relay writes.
  */
@@ -402,6 +431,7 @@ look_at_positions(IdemDoctor *d)
 						psprintf("a row of %s has the id %s, which was never given out: its relay keeps that position for ever", table, id),
 						psprintf("As a superuser: DELETE FROM " IDEM_DATA_SCHEMA_NAME ".%s WHERE id = %s; then look again.", table, id));
 	}
+	look_at_sequences(d);
 	SPI_finish();
 }
 

@@ -106,7 +106,10 @@
 /* The longest time that a leap makes up for, in microseconds: 13 days */
 #define LONGEST_TIME	(INT64CONST(1) << 40)
 
-/* 2200-01-01 in microseconds since 1970 */
+/*
+ * 2200-01-01 in microseconds since 1970.  No number is drawn beyond it: the tables' CHECK allows
+ * none, so a dump of rows that have it could not be restored.
+ */
 #define LATEST_CLOCK	INT64CONST(7258118400000000)
 
 /* Microseconds from 1970 to the epoch of the server's timestamps */
@@ -223,7 +226,7 @@ leap(void)
 		return;
 
 	/* setval, or a row written by hand, may lead beyond what rows can have */
-	if (number.value >= IDEM_KEYED_END)
+	if (number.value >= LATEST_CLOCK)
 		number = (IdemCell)
 	{
 		.value = 0, .sealed = false
@@ -268,9 +271,9 @@ report_exhausted(void)
 			(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 			 errmsg("sequence \"%s.lease_number\" has no numbers left for leases and cursors", IDEM_DATA_SCHEMA_NAME),
 			 errdetail("The extension does not draw such numbers: a row that was written by hand, or setval, led there."),
-			 errhint("Delete the rows of the tables %s.lease_log_* and %s.cursor_log_* whose column number is above " INT64_FORMAT
-					 ", and VACUUM the tables, for dead rows count. Then run SELECT pg_catalog.setval('%s.lease_number', 1): the next number goes beyond all that are left.",
-					 IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, LATEST_CLOCK, IDEM_DATA_SCHEMA_NAME)));
+			 errhint("Look for that row in the tables %s.lease_log_* and %s.cursor_log_*: its column number is above " INT64_FORMAT
+					 ", and what else is was written after it. Delete these rows, which forgets the leases, offsets and producers in them, and VACUUM the tables, for dead rows count. Then run SELECT pg_catalog.setval('%s.lease_number', 1): the next number goes beyond all that are left.",
+					 IDEM_DATA_SCHEMA_NAME, IDEM_DATA_SCHEMA_NAME, LATEST_CLOCK - LONGEST_TIME, IDEM_DATA_SCHEMA_NAME)));
 }
 
 /* Draw a number.  Once WAL is flushed up to *lsn, it is never drawn again. */
@@ -289,7 +292,7 @@ draw(XLogRecPtr *lsn)
 		check_cells();
 	}
 	relation_close(rel, RowExclusiveLock);
-	if (before >= IDEM_KEYED_END - 1)
+	if (before >= LATEST_CLOCK - 1)
 		report_exhausted();
 	return before + 1;
 }

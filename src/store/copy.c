@@ -344,10 +344,10 @@ copy_rows(Copy *copy, int class, IdemRunWriter *writer)
 
 /* Begin to write a run. */
 static IdemRunWriter *
-begin_run(IdemSlot *slot, IdemRun *run, int64 expected)
+begin_run(Relation source, IdemSlot *slot, IdemRun *run, int64 expected)
 {
 	run->number = idem_run_new_number();
-	idem_pace_begin();
+	idem_pace_begin(source, slot->heap);
 	slot->wrote = idem_pace_wrote;
 	return idem_run_begin(slot, run, expected);
 }
@@ -365,7 +365,7 @@ copy_class(Copy *copy, int class, IdemSlot *slot, int64 stamp)
 	run->oldest = Min(run->oldest, run->newest);
 	if (TIMESTAMP_NOT_FINITE(run->oldest))
 		run->oldest = run->newest = 0;
-	writer = begin_run(slot, run, copy->rows[class]);
+	writer = begin_run(copy->heap, slot, run, copy->rows[class]);
 	copy_rows(copy, class, writer);
 	IDEM_FAULT_POINT("store-run-pages");
 	idem_run_finish(writer);
@@ -623,7 +623,7 @@ idem_merge_runs(int from, const IdemRun *runs, int n, int to, int level)
 	describe(&run, runs, n, level, &expected);
 	source.strategy = GetAccessStrategy(BAS_BULKREAD);
 	begin_merge(&merge, &source, runs);
-	merge.writer = begin_run(&target, &run, expected);
+	merge.writer = begin_run(source.heap, &target, &run, expected);
 	idem_progress_begin(IDEM_JOB_MERGING, from, expected);
 	merge_entries(&merge);
 	idem_progress_end();

@@ -16,12 +16,14 @@
  *	 commands lock the database or the extension first and then wait, the former
  *	 for five seconds.  Nobody can signal a process that he does not know, so the
  *	 packer tries these locks for a moment, ten times a second.  It also gives way
- *	 to relays that lack a process, if another database's packer has the turn.
+ *	 to relays that lack a process, if another database's packer has the turn, and to a
+ *	 command that waits for the tables of the run (VACUUM FULL, REINDEX), since all claims
+ *	 would wait behind that command until the run is written.
  *
  * A crash leaves nothing of this file.
  *
- * LOCKING: RowExclusiveLock on the database and AccessShareLock on the
- * extension, each only if it is free, given back at once.
+ * LOCKING: RowExclusiveLock on the database, AccessShareLock on the extension, and on the tables
+ * of the run and their indexes the locks of watch(), each only if it is free, given back at once.
  *
  * MEMORY: none.
  *
@@ -44,6 +46,7 @@
 
 #include "shared/catalog.h"
 #include "shared/clock.h"
+#include "shared/table.h"
 #include "shared/uptime.h"
 #include "shared/worker.h"
 #include "store/rotate.h"
@@ -63,6 +66,17 @@ static int64 written = 0;		/* bytes since paid_until */
 static IdemClock paid_until = 0;	/* what was written before had its time;
 									 * goes on from one run to the next */
 static IdemClock next_look = 0;
+
+/* The tables of the run and their indexes, and a lock that those may not have who wait for one. */
+typedef struct Watched
+{
+	Oid			oid;
+	LOCKMODE	mode;
+} Watched;
+
+static Watched watched[2 * (1 + IDEM_TABLE_INDEXES)];
+static int	nwatched = 0;
+
 static bool gave_way = false;
 
 /* Is the lock free?  Takes it for a moment. */
@@ -95,6 +109,42 @@ idem_pace_must_give_way(void)
 	return !is_free(&tag, AccessShareLock);
 }
 
+/*
+ * Does somebody wait for a table or an index of the run?  A lock that is asked for anew conflicts
+ * with those that wait, too.  So the mode is one that the packer does not hold: behind
+ * AccessShareLock waits who wants to be alone, behind RowExclusiveLock also who wants no writers.
+ */
+static bool
+holds_up_somebody(void)
+{
+	for (int i = 0; i < nwatched; i++)
+	{
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, watched[i].oid);
+		if (!is_free(&tag, watched[i].mode))
+			return true;
+	}
+	return false;
+}
+
+static void
+watch(Relation table, LOCKMODE mode)
+{
+	Oid			indexes[IDEM_TABLE_INDEXES];
+	int			n = idem_table_indexes(table, indexes);
+
+	watched[nwatched++] = (Watched)
+	{
+		RelationGetRelid(table), mode
+	};
+	for (int i = 0; i < n; i++)
+		watched[nwatched++] = (Watched)
+	{
+		indexes[i], mode
+	};
+}
+
 bool
 idem_pace_gave_way(void)
 {
@@ -105,8 +155,11 @@ idem_pace_gave_way(void)
 }
 
 void
-idem_pace_begin(void)
+idem_pace_begin(Relation source, Relation target)
 {
+	nwatched = 0;
+	watch(source, RowShareLock);
+	watch(target, ShareUpdateExclusiveLock);
 	entries = 0;
 	next_look = idem_clock_plus_ms(idem_clock(), LOOK_MS);
 	gave_way = false;
@@ -126,7 +179,7 @@ static void
 serve(IdemClock now)
 {
 	next_look = idem_clock_plus_ms(now, LOOK_MS);
-	if (idem_pace_must_give_way())
+	if (idem_pace_must_give_way() || holds_up_somebody())
 	{
 		gave_way = true;
 		/* worker.c catches it, and nobody sees it */

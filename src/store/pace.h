@@ -17,8 +17,10 @@
 
 #include "postgres.h"
 
-/* A run begins. */
-extern void idem_pace_begin(void);
+#include "utils/relcache.h"
+
+/* A run begins: rows of "source", which is locked with AccessShareLock, go to "target", with RowExclusiveLock. */
+extern void idem_pace_begin(Relation source, Relation target);
 
 /*
  * Call these after each entry that was read, and after bytes were written to a

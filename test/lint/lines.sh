@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 
 # When function relays and program relays were to get one engine: commit 8c9d503.
 BEGAN=40526
-BOUND=45530
+BOUND=45650
 
 now=$(find src -name '*.[ch]' ! -path 'src/sink/*' -exec cat {} + | "${CC:-gcc}" -fpreprocessed -dD -E -P -w - | grep -c '[^[:space:]]')
 echo "lines of code in src without sinks: $now; when the relays' engine began: $BEGAN; bound: $BOUND"

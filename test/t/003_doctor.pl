@@ -187,6 +187,21 @@ like($exhausted, qr/^sequence idempotency_data\.outbox_seq has no numbers left f
 my ($statements) = $leads_out =~ /^As a superuser: SELECT ctid.* Then (VACUUM .*;)$/ or die "no remedy: $leads_out";
 IdemRelay::wait_until('VACUUM may take the row', sub { in_numbers($_) foreach split /; ?/, $statements; return in_numbers($used_up) eq '' });
 isnt(in_numbers(q{SELECT idempotency.outbox_enqueue('t', 'k', 'E', '{}')}), '', 'the remedy mends it');
+
+# The same for those of relays and of parked events
+for my $set (['relay_log_id', 1152921504606846975], ['relay_parked_parked_id_seq', 9223372036854775807])
+{
+	my ($sequence, $end) = @$set;
+	my $near = qq{SELECT finding, remedy FROM idempotency.doctor() WHERE area = 'relays' AND finding LIKE 'sequence idempotency_data.$sequence %' AND NOT ok};
+
+	is(in_numbers($near), '', "$sequence: nothing to find");
+	in_numbers("SELECT setval('idempotency_data.$sequence', $end)");
+	my ($finding, $remedy) = split /\|/, in_numbers($near);
+	like($finding, qr/stands at $end, and its last number is $end: /, "$sequence is found");
+	my ($statement) = $remedy =~ /^As a superuser: (SELECT .*?;)/ or die "no remedy: $remedy";
+	in_numbers($statement);
+	is(in_numbers($near), '', "$sequence: the remedy mends it");
+}
 sql('DROP DATABASE numbers');
 
 #

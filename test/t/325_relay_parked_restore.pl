@@ -27,8 +27,8 @@ COMMIT;
 SELECT idempotency.outbox_enqueue('a', n::text, 't', '1') FROM generate_series(1, 4) n;
 SELECT idempotency.relay_replay('r', event_id => event_id) FROM idempotency.outbox_events WHERE aggregate_id IN ('2', '3');
 });
-# Their transaction ids are those of a cluster that is far ahead
-$node->safe_psql('source', q{UPDATE idempotency_data.relay_parked SET xid = '4000000000'});
+# Their transaction ids are those of a cluster that is far ahead, and somebody has written tries that nobody counts
+$node->safe_psql('source', q{UPDATE idempotency_data.relay_parked SET xid = '4000000000', attempts = 2147483647, deferrals = 2147483647});
 command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $node->connstr('source') ], 'dumped');
 my ($text) = run_command([ 'pg_restore', '-f', '-', $dump ]);
 unlike($text, qr/relay_parked_parked_id_seq/, 'no sequence is in the dump');

@@ -83,5 +83,21 @@ foreach my $relay ('all', 'some')
 }
 is($node->safe_psql('postgres', 'SELECT count(*) FROM idempotency.dead_letters'), '0', 'none of them is given up');
 
+# A smart shutdown waits for clients, and in a database of the same server the programs are such: also one with an
+# event that is tried again and again, and one that would stay for ever.
+$node->append_conf('postgresql.conf', 'idempotency.sink_idle_timeout = 0');
+$node->reload;
+$node->safe_psql('postgres', <<'END');
+SELECT idempotency.relay_alter('some', max_attempts => 0);
+SELECT idempotency.outbox_enqueue('some', 'no number', 'E', '{}'), idempotency.outbox_enqueue('all', '1', 'E', '{}');
+END
+IdemTest::wait_for($node, q{SELECT count(*) = 1 FROM idempotency_data.relay_parked WHERE attempts > 0});
+IdemTest::wait_for($node, q{SELECT count(*) = 2 FROM pg_stat_activity WHERE datname = 'leases' AND application_name = 'idempotency sink'});
+$node->stop('smart');
+ok(!-e $node->data_dir . '/postmaster.pid', 'a smart shutdown ends the programs');
+$node->start;
+$node->safe_psql('postgres', q{SELECT idempotency.outbox_enqueue('all', '2', 'E', '{}')});
+ok($node->poll_query_until('leases', "SELECT count(*) = 1002 FROM got WHERE relay = 'all'"), 'and they go on after it');
+
 $node->stop;
 done_testing();

@@ -300,7 +300,7 @@ insert_parked(const IdemRelayConfig *config, const IdemEvent *ev, IdemParkedStat
 	note->state = state;
 	note->failed_at = failure ? GetCurrentTimestamp() : DT_NOBEGIN;
 	note->due = failure ? next_attempt(config, tries, failure) : DT_NOEND;
-	note->refused = tries->attempts + tries->deferrals > 0;
+	note->refused = tries->attempts > 0 || tries->deferrals > 0;
 	note->lone = failure && is_lone(failure);
 	note->asked = failure && failure->kind == IDEM_BLAME_ASKED;
 	note->deferred = tries->deferrals > 0;
@@ -646,7 +646,7 @@ count_failure(HeapTuple tup, TupleDesc desc, const IdemFailure *failure)
 		tries.deferrals = failure->backs_off ? Min(tries.deferrals, PG_INT16_MAX) + 1 : 0;
 		return tries;
 	}
-	if (tries.attempts + tries.deferrals > 0 && failed_at != 0 && due > failed_at)
+	if ((tries.attempts > 0 || tries.deferrals > 0) && failed_at != 0 && due > failed_at)
 		tries.tried_us += Max(Min(GetCurrentTimestamp() - failed_at, 2 * (due - failed_at)), 0);
 	tries.attempts += tries.attempts < PG_INT32_MAX;
 	tries.deferrals = 0;
@@ -671,7 +671,7 @@ run_note_failure(const IdemRelayConfig *config, int64 parked_id, const IdemFailu
 	note->state = dead ? IDEM_PARKED_DEAD : IDEM_PARKED_RETRY;
 	note->failed_at = GetCurrentTimestamp();
 	note->due = next_attempt(config, &tries, failure);
-	note->refused = tries.attempts + tries.deferrals > 0;
+	note->refused = tries.attempts > 0 || tries.deferrals > 0;
 	note->lone = tries.crashes > 0 || is_lone(failure);
 	note->asked = failure->kind == IDEM_BLAME_ASKED;
 	note->deferred = tries.deferrals > 0;

@@ -330,10 +330,10 @@ idem_parked_index_load(IdemParkedIndex *index, const IdemRelayConfig *config, co
 	load_blocked(index, config);
 	n = idem_spi_run("SELECT seq, parked_id, xid, aggregate_type, aggregate_id, state::text,"
 					 " next_attempt_at, last_failed_at,"
-					 " crashes > 0 OR COALESCE(sqlstate = $2 OR (sqlstate = $5 AND attempts + deferrals > 0)"
-					 " OR ($5 IS NOT NULL AND sqlstate = '53400' AND attempts + deferrals = 0), false),"
-					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400' AND attempts + deferrals > 0, false),"
-					 " COALESCE(attempts + deferrals > 0, false)"
+					 " crashes > 0 OR COALESCE(sqlstate = $2 OR (sqlstate = $5 AND (attempts > 0 OR deferrals > 0))"
+					 " OR ($5 IS NOT NULL AND sqlstate = '53400' AND attempts = 0 AND deferrals = 0), false),"
+					 " COALESCE(deferrals > 0, false), COALESCE(sqlstate = '53400' AND (attempts > 0 OR deferrals > 0), false),"
+					 " COALESCE((attempts > 0 OR deferrals > 0), false)"
 					 " FROM %s.relay_parked WHERE relay_id = $1"
 					 " AND (state <> 'dead' OR $3 OR NOT pg_catalog.pg_visible_in_snapshot(xid, $4)) ORDER BY seq",
 					 5, types, values, nulls);

@@ -38,11 +38,13 @@
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/pidfile.h"
 #include "utils/snapmgr.h"
 #include "utils/wait_event.h"
 
@@ -112,6 +114,7 @@ static IdemComplaint maintenance_complaint;
 static IdemComplaint loop_complaint;
 static IdemClock next_maintenance = 0;
 static MemoryContext loop_cxt = NULL;
+static bool stopping = false;	/* a smart shutdown waits for clients */
 static bool witnessed = true;	/* the witness allowed it at the relays' last
 								 * turn */
 static uint32 witness_news = 0; /* of which the relays have had a turn */
@@ -262,12 +265,33 @@ reload_config(void)
 }
 
 /*
+ * Does the server stop?  A smart shutdown tells background workers nothing before the last client is
+ * gone, and a program's session in a database of this server is a client.  Only the status that the
+ * postmaster writes for pg_ctl says so.
+ */
+static bool
+server_stops(void)
+{
+	FILE	   *file = AllocateFile("postmaster.pid", "r");
+	char		line[MAXPGPATH];
+	bool		stops = false;
+
+	if (file == NULL)
+		return false;
+	for (int n = 1; fgets(line, sizeof(line), file) != NULL; n++)
+		stops = n == LOCK_FILE_LINE_PM_STATUS && strncmp(line, PM_STATUS_STOPPING, strlen(PM_STATUS_STOPPING)) == 0;
+	FreeFile(file);
+	return stops;
+}
+
+/*
  * Each worker writes its relays' positions; the database's worker also runs
  * the upkeep.
  */
 static void
 maintain(void)
 {
+	stopping = stopping || (my_relay_id == 0 && server_stops());
 	idem_relays_persist();
 	if (my_relay_id == 0)
 		idem_upkeep_run(loop_cxt);
@@ -511,6 +535,8 @@ loop_once(void)
 	config_stale |= failed;
 	if (my_relay_id != 0)
 		give_way();
+	else if (stopping)
+		idem_relays_make_way(true);
 	else
 		give_way_to_databases(again);
 	Assert(CurrentMemoryContext == loop_cxt);	/* the only context that is

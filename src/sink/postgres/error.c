@@ -174,6 +174,10 @@ pgsink_fail_for_error(PgSink *p, const char *doing)
 	PgSinkError *e = &p->error;
 
 	pgsink_hide_events(p, e);
+	if (lacks_position_table(p) && strcmp(e->sqlstate, "42P10") == 0)
+		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, e->sqlstate,
+							  "position table %s at the target has lost its primary key, as after pg_restore -t; run ALTER TABLE %s ADD PRIMARY KEY (relay) there",
+							  p->position_table, p->position_table);
 	if (lacks_position_table(p))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, e->sqlstate,
 							  "could not use position table %s at the target: %s; idempotency.sink_setup_sql(server) prints what to run there",

@@ -71,7 +71,7 @@ look(PgSink *p)
 	}
 	else
 		idem_sink_found(&p->sink, true, NULL);
-	idem_sink_look_at(&p->sink, "position table", "Run at the target what sink_setup_sql prints; a table that is there already, it leaves as it is.");
+	idem_sink_look_at(&p->sink, "position table", "Run at the target what sink_setup_sql prints. It leaves a table that is there as it is: do what the problem says then.");
 	if (!pgsink_rehearse_position(p))
 		stop(p);
 	idem_sink_found(&p->sink, true, NULL);

@@ -100,6 +100,15 @@ fail_not_stored(PgSink *p)
 						  p->config.relay, p->position_table);
 }
 
+/* The row has what no relay writes; always false. */
+static bool
+fail_foreign(PgSink *p, const char *why)
+{
+	return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "XX001",
+						  "position \"%s\" in %s at the target is not one that a relay has written: %s; if nothing else tells what it was, delete the row there, and call relay_adopt",
+						  p->config.relay, p->position_table, why);
+}
+
 /*
  * Take the values of a position row into p and READY; before is the epoch that
  * the row had.  False if the row is not as it was to be stored, or if no relay has
@@ -113,19 +122,22 @@ read_row(PgSink *p, const PGresult *res, int64_t before, IdemProtoReady *ready)
 	p->epoch = to_int64(PQgetvalue(res, 0, 0));
 	ready->has_position = !PQgetisnull(res, 0, 1);
 	p->stored_incarnation = "";
+	p->stored_row_id = to_int64(PQgetvalue(res, 0, 2));
+	p->stored_k = to_int64(PQgetvalue(res, 0, 3));
+
+	/*
+	 * without an incarnation it is none, whatever else somebody has left in
+	 * the row
+	 */
 	if (!ready->has_position)
 		return true;
 	if (PQgetlength(res, 0, 1) > MAX_INCARNATION)
-		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "XX001",
-							  "position \"%s\" in %s at the target is not one that a relay has written: its incarnation has %d bytes",
-							  p->config.relay, p->position_table, PQgetlength(res, 0, 1));
+		return fail_foreign(p, "its incarnation is too long");
 	ready->incarnation.len = (uint32_t) PQgetlength(res, 0, 1);
 	ready->incarnation.data = idem_sink_strdup(PQgetvalue(res, 0, 1), ready->incarnation.len);
-	ready->position.row_id = to_int64(PQgetvalue(res, 0, 2));
-	ready->position.k = to_int64(PQgetvalue(res, 0, 3));
+	ready->position.row_id = p->stored_row_id;
+	ready->position.k = p->stored_k;
 	p->stored_incarnation = ready->incarnation.data;
-	p->stored_row_id = ready->position.row_id;
-	p->stored_k = ready->position.k;
 	return true;
 }
 
@@ -181,7 +193,9 @@ lock_row(PgSink *p, PGresult **row)
 	}
 	free(insert);
 	free(lock);
-	return !p->error.set && (*row != NULL || fail_not_stored(p));
+	if (p->error.set || *row == NULL)
+		return !p->error.set && fail_not_stored(p);
+	return to_int64(PQgetvalue(*row, 0, 0)) < INT64_MAX || fail_foreign(p, "its epoch cannot be raised");
 }
 
 /* Do two rows say the same of the position? */

@@ -300,7 +300,7 @@ use_columns(PgSink *p, const PGresult *res)
 	 */
 	if (!PQgetisnull(res, 0, 5))
 		return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "55000",
-							  "table %s.%s at the target has rule \"%s\" on INSERT, which may keep events out of it unseen; drop the rule, or use a trigger in its place",
+							  "table %s.%s at the target has rule \"%s\" on INSERT, which may keep events out of it unseen; drop the rule, or use an AFTER trigger in its place",
 							  schema, name, idem_sink_without_secrets(PQgetvalue(res, 0, 5)));
 	for (int i = 0; i < PQntuples(res); i++)
 	{
@@ -310,7 +310,7 @@ use_columns(PgSink *p, const PGresult *res)
 			return false;
 		if (f == PGSINK_FIELD_EVENT_ID && strcmp(PQgetvalue(res, i, 3), "t") != 0)
 			return idem_sink_fail(&p->failure, IDEM_PROTO_REJECTED, "42P10",
-								  "column \"event_id\" of table %s.%s at the target has no unique index of its own; a repeated event would be inserted twice",
+								  "column \"event_id\" of table %s.%s at the target has no unique index of its own; a repeated event would be inserted twice: run ALTER TABLE ... ADD PRIMARY KEY (event_id) there",
 								  schema, name);
 	}
 	if (!p->used[PGSINK_FIELD_EVENT_ID])

@@ -16,6 +16,8 @@ from sinklib import PATIENCE, codec
 
 def test_misconfigured():
     t = Target()
+    # as pg_restore -t leaves it
+    t.psql("CREATE TABLE app.keyless AS TABLE idempotency_sink_position")
     for options, state, text in (
             ({"function": "app.nothing"}, "42883", "does not exist"),
             ({"function": None}, "HV00B", "needs one of"),
@@ -24,6 +26,7 @@ def test_misconfigured():
             ({"function": None, "table": "app.got"}, "42P10", "no unique index"),
             ({"position_table": "app.nothing"}, "42P01", "sink_setup_sql"),
             ({"position_table": "app.inbox"}, "42703", "sink_setup_sql"),
+            ({"position_table": "app.keyless"}, "42P10", 'ALTER TABLE "app"."keyless" ADD PRIMARY KEY (relay)'),
             ({"omit_columns": "headers"}, "HV00B", "is for a table"),
             ({"function": None, "table": "app.inbox", "omit_columns": "headers, event_id"}, "HV024", "separated by commas"),
             ({"claim": "on"}, "42704", "not installed"),

@@ -144,13 +144,24 @@ def test_target_set_back():
 
 def test_position_that_no_relay_has_written():
     t = Target()
-    t.psql("INSERT INTO idempotency_sink_position (relay, epoch, incarnation, row_id, k)"
-           " VALUES ('orders', 1, repeat('y', 100000), 1, 0)")
-    w = t.start(hello=False)
-    f = w.expect("FAILED")
-    assert f["outcome"] == codec.OUTCOMES["rejected"] and "incarnation has 100000 bytes" in f["message"], f
-    assert w.recv() is None and w.exit_status() == 0
-    w.sock.close()
+    for epoch, incarnation, why in (("1", "repeat('y', 100000)", "incarnation is too long"),
+                                    ("9223372036854775807", "'log-1'", "epoch cannot be raised")):
+        t.psql("INSERT INTO idempotency_sink_position (relay, epoch, incarnation, row_id, k)"
+               f" VALUES ('orders', {epoch}, {incarnation}, 1, 0)")
+        w = t.start(hello=False)
+        f = w.expect("FAILED")
+        assert f["outcome"] == codec.OUTCOMES["rejected"] and why in f["message"] and "relay_adopt" in f["message"], f
+        assert w.recv() is None and w.exit_status() == 0
+        w.sock.close()
+        t.psql("DELETE FROM idempotency_sink_position")
+    # without an incarnation it is no position, and the first batch replaces it
+    t.psql("INSERT INTO idempotency_sink_position (relay, epoch, row_id, k) VALUES ('orders', 7, 33, 10)")
+    w = t.start()
+    assert w.ready["has_position"] == 0, w.ready
+    batch, _ = w.events([{}], row_id=2, k=5)
+    commits(w, batch, 1)
+    assert t.position() == ["8", "log-1", "2", "5"], t.position()
+    w.close()
 
 
 ON_POSITION = """
