@@ -17,13 +17,13 @@
  *	 for five seconds.  Nobody can signal a process that he does not know, so the
  *	 packer tries these locks for a moment, ten times a second.  It also gives way
  *	 to relays that lack a process, if another database's packer has the turn, and to a
- *	 command that waits for the tables of the run (VACUUM FULL, REINDEX), since all claims
+ *	 command that waits to have a table of the run alone (VACUUM FULL), since all claims
  *	 would wait behind that command until the run is written.
  *
  * A crash leaves nothing of this file.
  *
- * LOCKING: RowExclusiveLock on the database, AccessShareLock on the extension, and on the tables
- * of the run and their indexes the locks of watch(), each only if it is free, given back at once.
+ * LOCKING: RowExclusiveLock on the database, AccessShareLock on the extension, RowShareLock on the
+ * tables of the run and their indexes, each only if it is free, given back at once.
  *
  * MEMORY: none.
  *
@@ -67,14 +67,8 @@ static IdemClock paid_until = 0;	/* what was written before had its time;
 									 * goes on from one run to the next */
 static IdemClock next_look = 0;
 
-/* The tables of the run and their indexes, and a lock that those may not have who wait for one. */
-typedef struct Watched
-{
-	Oid			oid;
-	LOCKMODE	mode;
-} Watched;
-
-static Watched watched[2 * (1 + IDEM_TABLE_INDEXES)];
+/* The tables of the run and their indexes */
+static Oid	watched[2 * (1 + IDEM_TABLE_INDEXES)];
 static int	nwatched = 0;
 
 static bool gave_way = false;
@@ -110,9 +104,10 @@ idem_pace_must_give_way(void)
 }
 
 /*
- * Does somebody wait for a table or an index of the run?  A lock that is asked for anew conflicts
- * with those that wait, too.  So the mode is one that the packer does not hold: behind
- * AccessShareLock waits who wants to be alone, behind RowExclusiveLock also who wants no writers.
+ * Does somebody wait to have a table or an index of the run alone?  A lock that is asked for anew
+ * conflicts with those that wait, too; so the mode is one that the packer does not hold.  One that
+ * conflicts with ShareLock, for which REINDEX waits while claims go on, would conflict with VACUUM,
+ * beside which the packer works.
  */
 static bool
 holds_up_somebody(void)
@@ -121,28 +116,18 @@ holds_up_somebody(void)
 	{
 		LOCKTAG		tag;
 
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, watched[i].oid);
-		if (!is_free(&tag, watched[i].mode))
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, watched[i]);
+		if (!is_free(&tag, RowShareLock))
 			return true;
 	}
 	return false;
 }
 
 static void
-watch(Relation table, LOCKMODE mode)
+watch(Relation table)
 {
-	Oid			indexes[IDEM_TABLE_INDEXES];
-	int			n = idem_table_indexes(table, indexes);
-
-	watched[nwatched++] = (Watched)
-	{
-		RelationGetRelid(table), mode
-	};
-	for (int i = 0; i < n; i++)
-		watched[nwatched++] = (Watched)
-	{
-		indexes[i], mode
-	};
+	watched[nwatched++] = RelationGetRelid(table);
+	nwatched += idem_table_indexes(table, watched + nwatched);
 }
 
 bool
@@ -158,8 +143,8 @@ void
 idem_pace_begin(Relation source, Relation target)
 {
 	nwatched = 0;
-	watch(source, RowShareLock);
-	watch(target, ShareUpdateExclusiveLock);
+	watch(source);
+	watch(target);
 	entries = 0;
 	next_look = idem_clock_plus_ms(idem_clock(), LOOK_MS);
 	gave_way = false;
