@@ -21,6 +21,7 @@ import threading
 import time
 import types
 import urllib.parse
+import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import conformance
@@ -317,6 +318,39 @@ def test_one_of_a_key():
     with Server(answer) as there:
         out, _, _ = deliver(there.url + "/{aggregate_id}", [{"key": str(i % 4)} for i in range(40)])
         assert set(out) == {"acked"} and {most[f"/{i}"] for i in range(4)} == {1} and most["all"] > 1, most
+
+
+def test_keys_that_hang_take_half_of_the_places():
+    """Those that got no answer come again beside the others, not before all of them."""
+    hung = [{"key": f"hangs{i}"} for i in range(8)]
+    others = [{"key": f"k{i}"} for i in range(30)]
+    for flags in (codec.KEY_ORDER, 0):
+        hangs = threading.Event()
+
+        def answer(r):
+            if r.path.startswith("/hangs"):
+                hangs.wait(PATIENCE)
+            return 200, b""
+        with Server(answer) as there:
+            w = start(there.url + "/{aggregate_id}", flags=flags, concurrency=4, timeout=1000)
+            w.hello()
+            # without an order of keys it is the event that is known
+            again = [dict(e, id=uuid.uuid4()) for e in hung]
+            batch, _ = w.events(again)
+            assert w.outcomes(batch, 8) == ["retry"] * 8, w.notes
+            w.send("SETTLE", batch=batch)
+            before = len(there.requests)
+            batch, _ = w.events(again + others)
+            while len(there.requests) < before + 4:
+                time.sleep(0.01)
+            first = [r.path for r in there.requests[before:before + 4]]
+            assert sum(path.startswith("/hangs") for path in first) == 2, first
+            assert w.outcomes(batch, 38) == ["retry"] * 8 + ["acked"] * 30, w.notes
+            w.send("SETTLE", batch=batch)
+            hangs.set()
+            batch, _ = w.events(again)
+            assert w.outcomes(batch, 8) == ["acked"] * 8, w.notes
+            w.close()
 
 
 def keeps_order(there, out, events, take):

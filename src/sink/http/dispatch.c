@@ -59,10 +59,23 @@ add_event(HSink *p, HSinkRequest *r, HSinkEvent *e)
 	return refused;
 }
 
-/* The next event for a request that has events of one key only. */
-static HSinkEvent *
-next_for(HSink *p, const HSinkRequest *r)
+/* May an event be sent whose key hung? */
+static bool
+may_take_slow(const HSink *p)
 {
+	long		most = p->config.concurrency > 1 ? p->config.concurrency / 2 : 1;
+
+	return p->slow.first != NULL && p->slow_in_flight < most;
+}
+
+/* The next event for a request: an event whose key hung goes alone; a request may have events of one key only. */
+static HSinkEvent *
+next_for(HSink *p, HSinkRequest *r)
+{
+	if (r->count == 0)
+		r->slow = may_take_slow(p);
+	if (r->slow)
+		return r->count == 0 ? hsink_next_slow(p) : NULL;
 	if (r->count > 0 && p->service->one_key && p->config.key_order)
 		return hsink_next_of_key(p, r->events[0]);
 	return hsink_next_ready(p);
@@ -97,7 +110,7 @@ hsink_dispatch(HSink *p)
 {
 	HSinkRequest *r;
 
-	while (p->ready.first != NULL && p->failure.outcome == 0 && hsink_has_token(p) &&
+	while ((p->ready.first != NULL || may_take_slow(p)) && p->failure.outcome == 0 && hsink_has_token(p) &&
 		   (r = hsink_new_request(p)) != NULL)
 	{
 		if (!fill(p, r))
@@ -107,7 +120,10 @@ hsink_dispatch(HSink *p)
 		}
 		p->service->finish(p, r);
 		if (hsink_start_request(p, r))
+		{
+			p->slow_in_flight += r->slow;
 			continue;
+		}
 		put_back(p, r, false);
 		hsink_free_request(p, r);
 	}
@@ -141,6 +157,9 @@ finish(HSink *p, HSinkRequest *r)
 	HSinkVerdict v;
 	bool		again = hsink_judge_token(p, r);
 
+	p->slow_in_flight -= r->slow;
+	if (r->code == CURLE_OPERATION_TIMEDOUT && r->was_sent && r->count == 1)
+		hsink_note_hang(p, r->events[0]);
 	switch (hsink_judge(p, r, &v))
 	{
 		case HSINK_ANSWERED:
@@ -162,13 +181,22 @@ finish(HSink *p, HSinkRequest *r)
 	hsink_free_request(p, r);
 }
 
+/* The next of all events that may be sent. */
+static HSinkEvent *
+next_waiting(HSink *p)
+{
+	HSinkEvent *e = hsink_next_ready(p);
+
+	return e != NULL ? e : hsink_next_slow(p);
+}
+
 /* Answer the events that may be sent, and were not, with "unknown", which counts no attempt. */
 static void
 give_back_ready(HSink *p)
 {
 	HSinkEvent *e;
 
-	while ((e = hsink_next_ready(p)) != NULL)
+	while ((e = next_waiting(p)) != NULL)
 		hsink_answer(p, e, IDEM_PROTO_UNKNOWN, NULL, 0, "not sent: the receiver takes fewer events");
 }
 
@@ -212,7 +240,7 @@ hsink_give_up(HSink *p)
 
 	if (p->in_flight > 0)
 		return false;
-	while ((e = hsink_next_ready(p)) != NULL)
+	while ((e = next_waiting(p)) != NULL)
 	{
 		if (e->batch->number <= last)
 		{

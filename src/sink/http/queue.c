@@ -6,6 +6,12 @@
  *		complete ──> waits for its key ──> ready ──> in flight ──> answered
  *		                   └────────── blocked: skipped ──────────────^
  *
+ * A receiver may hang for some keys.  Their events come again and again, and each would take
+ * a place of "concurrency" for the whole timeout, until all others wait.  So a key that got no answer
+ * in time is remembered until one of its events is acked, and what is ready of such keys has a
+ * queue of its own, which takes half of the places at most (dispatch.c).  HUNG keys are remembered,
+ * those that hung last.
+ *
  * INVARIANT
  *		With key order at most one event of a key is ready or in flight, unless a
  *		request takes several events of one key.  The events of a key come to
@@ -52,11 +58,12 @@ pop(HSinkQueue *q)
 	return e;
 }
 
-/* FNV-1a over type, NUL and id. */
+/* FNV-1a over type, NUL and id of the aggregate; of an event whose key has no order, over its own id. */
 static uint64_t
-hash_of(const HSinkEvent *e)
+hash_of(const HSink *p, const HSinkEvent *e)
 {
-	const IdemProtoStr parts[2] = {e->aggregate_type, e->aggregate_id};
+	const IdemProtoStr id = {.data = e->id, .len = (uint32_t) strlen(e->id)};
+	const IdemProtoStr parts[2] = {p->config.key_order ? e->aggregate_type : id, e->aggregate_id};
 	uint64_t	h = UINT64_C(0xcbf29ce484222325);
 
 	for (int n = 0; n < 2; n++)
@@ -104,9 +111,10 @@ grow(HSinkKeys *keys)
 
 /* The key of the event; it is made if there is none. */
 static HSinkKey *
-key_of(HSinkKeys *keys, const HSinkEvent *e)
+key_of(HSink *p, const HSinkEvent *e)
 {
-	uint64_t	hash = hash_of(e);
+	HSinkKeys  *keys = &p->keys;
+	uint64_t	hash = hash_of(p, e);
 	uint32_t	type = e->aggregate_type.len;
 	HSinkKey   *k = keys->size > 0 ? keys->lists[hash & (keys->size - 1)] : NULL;
 
@@ -183,6 +191,45 @@ close_event(HSink *p, HSinkBatch *b, bool acked)
 	free(b);
 }
 
+/* The place of the event's key among those that hung; -1: it did not. */
+static int
+find_hung(const HSink *p, const HSinkEvent *e)
+{
+	uint64_t	hash = p->n_hung > 0 ? hash_of(p, e) : 0;
+
+	for (int i = 0; i < p->n_hung; i++)
+		if (p->hung[i] == hash)
+			return i;
+	return -1;
+}
+
+void
+hsink_note_hang(HSink *p, const HSinkEvent *e)
+{
+	if (find_hung(p, e) >= 0)
+		return;
+	if (p->n_hung == HSINK_HUNG)
+		memmove(p->hung, p->hung + 1, --p->n_hung * sizeof(p->hung[0]));
+	p->hung[p->n_hung++] = hash_of(p, e);
+}
+
+/* The event was acked: its key hangs no longer. */
+static void
+forget_hang(HSink *p, const HSinkEvent *e)
+{
+	int			i = find_hung(p, e);
+
+	if (i >= 0)
+		p->hung[i] = p->hung[--p->n_hung];
+}
+
+/* The queue of the events that may be sent to which the event belongs. */
+static HSinkQueue *
+queue_of(HSink *p, const HSinkEvent *e)
+{
+	return find_hung(p, e) >= 0 ? &p->slow : &p->ready;
+}
+
 /* Send the RESULT of an event, give its credit back, and free it. */
 static void
 send_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlstate,
@@ -190,7 +237,10 @@ send_answer(HSink *p, HSinkEvent *e, IdemProtoOutcome outcome, const char *sqlst
 {
 	IDEM_SINK_FAULT_POINT(&p->sink, "http-answering");
 	if (outcome == IDEM_PROTO_ACKED)
+	{
 		p->put_off = 0;
+		forget_hang(p, e);
+	}
 	else if (outcome == IDEM_PROTO_RETRY && (retry_after > 0 || (sqlstate != NULL && strcmp(sqlstate, HSINK_ASKS_FOR_LESS) == 0)))
 		p->put_off++;
 	idem_sink_result_of(&p->sink, e->batch->number, e->index, e->index, outcome, sqlstate,
@@ -218,8 +268,10 @@ move_key_on(HSink *p, HSinkKey *k)
 	skip_blocked(p, k);
 	if (k->queue.first != NULL)
 	{
+		HSinkEvent *e = pop(&k->queue);
+
 		k->out = 1;
-		push(&p->ready, pop(&k->queue));
+		push(queue_of(p, e), e);
 	}
 	else if (k->last_batch == 0)
 		forget_key(&p->keys, k);
@@ -235,10 +287,10 @@ hsink_queue_event(HSink *p, HSinkEvent *e)
 {
 	if (!p->config.key_order)
 	{
-		push(&p->ready, e);
+		push(queue_of(p, e), e);
 		return;
 	}
-	e->key = key_of(&p->keys, e);
+	e->key = key_of(p, e);
 	push(&e->key->queue, e);
 	if (e->key->out == 0)
 		move_key_on(p, e->key);
@@ -250,10 +302,16 @@ hsink_next_ready(HSink *p)
 	return pop(&p->ready);
 }
 
+HSinkEvent *
+hsink_next_slow(HSink *p)
+{
+	return pop(&p->slow);
+}
+
 void
 hsink_put_back(HSink *p, HSinkEvent *e)
 {
-	HSinkQueue *q = &p->ready;
+	HSinkQueue *q = queue_of(p, e);
 
 	/* behind an earlier event of its key that is put back after it */
 	if (e->key != NULL && e->key->out > 1)

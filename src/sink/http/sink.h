@@ -95,6 +95,9 @@ typedef struct HSinkEvent
 								 * owned */
 } HSinkEvent;
 
+/* So many keys that hung are remembered. */
+#define HSINK_HUNG		1024
+
 /* Events in their order. */
 typedef struct HSinkQueue
 {
@@ -149,6 +152,7 @@ typedef struct HSinkRequest
 	uint32_t	count;
 
 	/* what is sent */
+	bool		slow;			/* its event is of a key that hung */
 	IdemText	url;
 	IdemText	body;			/* built body */
 	const void *payload;		/* the body: of the event, or in "body" */
@@ -354,6 +358,10 @@ struct HSink
 
 	/* queue.c */
 	HSinkQueue	ready;			/* events that may be sent */
+	HSinkQueue	slow;			/* those of keys that hung */
+	uint64_t	hung[HSINK_HUNG];	/* hashes of these keys */
+	int			n_hung;
+	long		slow_in_flight; /* requests with such events */
 	HSinkKeys	keys;
 
 	/* transfer.c */
@@ -595,8 +603,12 @@ extern void hsink_hash_ids(const HSinkRequest *r, char *hex);
 /* The event is complete: it may be sent, or waits for its key. */
 extern void hsink_queue_event(HSink *p, HSinkEvent *e);
 
-/* Take the next event that may be sent; NULL: there is none. */
+/* Take the next event that may be sent, of a key that did not hang, or did; NULL: there is none. */
 extern HSinkEvent *hsink_next_ready(HSink *p);
+extern HSinkEvent *hsink_next_slow(HSink *p);
+
+/* The event got no answer in time. */
+extern void hsink_note_hang(HSink *p, const HSinkEvent *e);
 
 /*
  * Put an event back: it is the next one that may be sent.  Of several events of

@@ -144,7 +144,7 @@ hsink_has_token(HSink *p)
 int64_t
 hsink_token_wake(const HSink *p)
 {
-	if (!needs_token(p) || p->token.asking || p->ready.first == NULL || p->token.value != NULL)
+	if (!needs_token(p) || p->token.asking || (p->ready.first == NULL && p->slow.first == NULL) || p->token.value != NULL)
 		return -1;
 	return p->token.ask_at;
 }
