@@ -22,8 +22,8 @@
  *
  * A crash leaves nothing of this file.
  *
- * LOCKING: RowExclusiveLock on the database, AccessShareLock on the extension, RowShareLock on the
- * tables of the run and their indexes, each only if it is free, given back at once.
+ * LOCKING: RowExclusiveLock on the database, AccessShareLock on the extension, ShareUpdateExclusiveLock or
+ * RowShareLock on the tables of the run and their indexes, each only if it is free, given back at once.
  *
  * MEMORY: none.
  *
@@ -104,20 +104,32 @@ idem_pace_must_give_way(void)
 }
 
 /*
- * Does somebody wait to have a table or an index of the run alone?  A lock that is asked for anew
- * conflicts with those that wait, too; so the mode is one that the packer does not hold.  One that
- * conflicts with ShareLock, for which REINDEX waits while claims go on, would conflict with VACUUM,
- * beside which the packer works.
+ * Does somebody wait to have the table alone?  From 17 on a lock that is asked for without a wait
+ * passes those who wait for a lock that this process has; so the packer has to ask for the waiters, which
+ * needs a lock that is not a fast-path lock.  VACUUM may have that one.  Before 17 the one request
+ * or the other is refused because of those who wait.
  */
+static bool
+is_waited_for(Oid table)
+{
+	LOCKTAG		tag;
+	bool		waited;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+	if (LockAcquire(&tag, ShareUpdateExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL)
+		return !is_free(&tag, RowShareLock);
+	waited = LockHasWaiters(&tag, ShareUpdateExclusiveLock, false);
+	LockRelease(&tag, ShareUpdateExclusiveLock, false);
+	return waited;
+}
+
+/* Does somebody wait to have a table or an index of the run alone? */
 static bool
 holds_up_somebody(void)
 {
 	for (int i = 0; i < nwatched; i++)
 	{
-		LOCKTAG		tag;
-
-		SET_LOCKTAG_RELATION(tag, MyDatabaseId, watched[i]);
-		if (!is_free(&tag, RowShareLock))
+		if (is_waited_for(watched[i]))
 			return true;
 	}
 	return false;
