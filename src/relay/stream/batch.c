@@ -57,6 +57,9 @@ idem_batch_has_room(const IdemStream *stream)
 {
 	if (!stream->relay.walk.sink_stores)
 		return stream->nbatches < IDEM_STREAM_MOST_BATCHES && !idem_progress_fills_window(stream);
+	/* few, since their size grows with each that passes */
+	if (stream->room > 0)
+		return stream->nbatches < IDEM_STREAM_FEW_BATCHES;
 	return stream->nbatches < IDEM_STREAM_MAX_BATCHES ||
 		(stream->nbatches < IDEM_STREAM_MAX_STORED_BATCHES && stream->nevents < IDEM_STREAM_MAX_EVENTS);
 }

@@ -114,7 +114,7 @@ restart(IdemStream *stream, const char *message)
 
 /*
  * A transaction of the target has no room for the batch: what its calls do counts for a
- * budget.  The next one has few events; how the size grows, settle_batch.c says.  False if the batch was
+ * budget, or takes too long.  The next one has a quarter of its events; how the size grows, settle_batch.c says.  False if the batch was
  * that small.
  */
 static bool
@@ -125,7 +125,7 @@ make_room(IdemStream *stream)
 	if (!stream->relay.walk.sink_stores || oldest == NULL || oldest->n <= IDEM_STREAM_FEW_EVENTS)
 		return false;
 	stream->crowded_at = stream->room == 0 ? oldest->n : Min(stream->crowded_at, oldest->n);
-	stream->room = IDEM_STREAM_FEW_EVENTS;
+	stream->room = Max(IDEM_STREAM_FEW_EVENTS, oldest->n / 4);
 	return true;
 }
 

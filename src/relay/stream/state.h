@@ -46,6 +46,9 @@
 #define IDEM_STREAM_MAX_STORED_BATCHES 128
 #define IDEM_STREAM_MAX_EVENTS 100000
 
+/* After one was CROWDED so many batches are in flight. */
+#define IDEM_STREAM_FEW_BATCHES 4
+
 /* A batch of few events, after the target failed over more. */
 #define IDEM_STREAM_FEW_EVENTS 8
 

@@ -14,10 +14,9 @@
  *					tells whether it committed.  If COMMIT fails although
  *					careful found no event at fault, the verdict is ABORTED.
  * A transaction keeps the locks of its calls until COMMIT, and clients of the target
- * wait for them.  So the calls of more than PGSINK_FEW events have LONG_MS (config.c), and are
- * not tried again after a deadlock, where each attempt would hold its locks for another
- * deadlock_timeout: the program asks for fewer events (53400), which drops what is
- * in flight.
+ * wait for them.  So the calls of more than PGSINK_FEW events have LONG_MS (config.c): after that, or after
+ * MAX_TRIES deadlocks, the program asks for fewer events (53400), which drops what is
+ * in flight.  Not sooner: where several relays lock the same rows, small batches meet more deadlocks.
  *
  * An attempt that cannot commit is rolled back, and the next attempt begins a
  * new transaction.  The outcomes of events stay, so each attempt that decides
@@ -465,7 +464,7 @@ wants_fewer(const PgSink *p, Attempt result)
 	if ((result != ATTEMPT_CAREFUL && result != ATTEMPT_PASSING && result != ATTEMPT_OUTAGE) || p->error.lost ||
 		p->error.step == PGSINK_STEP_FENCE || p->error.step == PGSINK_STEP_CLAIM)
 		return false;
-	return pgsink_takes_long(p) || (p->batch.count > PGSINK_FEW && strcmp(p->error.sqlstate, "40P01") == 0);
+	return pgsink_takes_long(p);
 }
 
 static bool
@@ -558,6 +557,8 @@ choose_course(PgSink *p, Attempt result, Course *course)
 				return after_drop(p, course);
 			if (++course->tries >= MAX_TRIES)
 			{
+				if (p->batch.count > PGSINK_FEW && !p->error.lost && strcmp(p->error.sqlstate, "40P01") == 0)
+					return ask_for_fewer(p);
 				p->repeated = true;
 				if (p->error.lost || p->answered || pgsink_blame(p) != PGSINK_BLAME_DOUBTFUL)
 					return pgsink_fail_for_error(p, "apply a batch");

@@ -26,7 +26,7 @@
 #include "sink/postgres/options.h"
 #include "sink/postgres/sink.h"
 
-#define LONG_MS			2000	/* a transaction of many events keeps its
+#define LONG_MS			10000	/* a transaction of many events keeps its
 								 * locks no longer */
 #define REPLY_MARGIN	15000	/* ms to wait after statement_timeout, which
 								 * the target itself keeps */
