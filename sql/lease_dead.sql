@@ -39,6 +39,11 @@ SELECT t.lease('b'), t.lease('b', 'other'), status FROM idempotency.event_status
 SELECT idempotency.claim_event('b', 'mail'), idempotency.event_result('b', 'mail');
 SELECT idempotency.consumer_discard('mail', '{b}'), idempotency.consumer_redrive('mail', '{b}');
 SELECT idempotency.consumer_redrive('mail', '{}');
+-- A pause that is too long ends, if its event is named
+SELECT FROM idempotency.lease_event('paused', 'mail') l, idempotency.release_lease('paused', l.token, 'mail', retry_after => '366 days');
+SELECT t.lease('paused'), idempotency.consumer_discard('mail', '{paused}');
+SELECT idempotency.consumer_redrive('mail', '{paused}'), idempotency.consumer_redrive('mail', '{paused}');
+SELECT t.lease('paused');
 -- rolled back
 BEGIN;
 SELECT idempotency.consumer_discard('mail');

@@ -208,7 +208,7 @@ RETURNS bigint
 LANGUAGE c VOLATILE PARALLEL UNSAFE COST 10000
 AS 'MODULE_PATHNAME', 'idem_consumer_redrive_fn';
 COMMENT ON FUNCTION @extschema@.consumer_redrive(text, text[], text) IS
-'have dead events of a consumer, or requests of a scope, tried again, with all their attempts: those named, or all dead ones, as far as the budget of locks goes; returns how many, so call it until that is 0';
+'have dead events of a consumer, or requests of a scope, tried again, with all their attempts: those named, also of those that wait for the end of a pause, or all dead ones, as far as the budget of locks goes; returns how many, so call it until that is 0';
 
 CREATE FUNCTION @extschema@.consumer_discard(consumer text, event_ids text[] = NULL, scope text = NULL)
 RETURNS bigint

@@ -319,7 +319,8 @@ typedef struct Redrive
 	IdemCall   *call;
 	bool		discard;
 	const text *scope;			/* of requests; or NULL */
-	int64		n;				/* how many were dead */
+	bool		named;			/* the operator has named the events */
+	int64		n;				/* how many were dead, or waited */
 } Redrive;
 
 /* Remember a dead event as completed. */
@@ -337,7 +338,7 @@ discard_event(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, con
 }
 
 /*
- * Have a dead event wait, with all its attempts.  That the former ones began is kept: a
+ * Have an event wait until now, with all its attempts.  That the former ones began is kept: a
  * request that is released goes on to have their payload.
  */
 static void
@@ -365,6 +366,17 @@ end_restored(Redrive *redrive, const IdemClaimKey *key, const IdemRow *row, cons
 	return true;
 }
 
+/*
+ * Is it for the operator to decide?  What is dead is.  An event that waits comes by itself; but its pause may be
+ * a year, by a caller's mistake or a clock that was set back, and only its holder could have ended it.
+ */
+static bool
+is_for_operator(const Redrive *redrive, const IdemLease *lease)
+{
+	return lease->state == IDEM_LEASE_DEAD ||
+		(redrive->named && !redrive->discard && lease->state == IDEM_LEASE_WAITING && lease->until > GetCurrentTimestamp());
+}
+
 /* Decide on an event whose lock is held; false if nothing was changed, so the lock may go. */
 static bool
 decide(Redrive *redrive, const IdemClaimKey *key)
@@ -373,7 +385,7 @@ decide(Redrive *redrive, const IdemClaimKey *key)
 	IdemRow		row;
 
 	idem_store_probe(redrive->call->store, &key->digest, &row);
-	if (!idem_lease_find(idem_call_leases(redrive->call), &key->digest, &lease) || lease.state != IDEM_LEASE_DEAD ||
+	if (!idem_lease_find(idem_call_leases(redrive->call), &key->digest, &lease) || !is_for_operator(redrive, &lease) ||
 		row.status == IDEM_ROW_BUSY || row.status == IDEM_ROW_COMPLETED)
 	{
 		bool		ended = end_restored(redrive, key, &row, &lease);
@@ -410,6 +422,7 @@ redrive_named(Redrive *redrive, const char *id, int idlen)
 {
 	IdemClaimKey key;
 
+	redrive->named = true;
 	make_key(redrive, redrive->scope, id, idlen, &key);
 	idem_call_leave_leases(redrive->call);
 	idem_leased_lock(&key, true);

@@ -491,7 +491,8 @@ class Leases(Claims):
     def decide(self, s, txn, function, apply, keys, named):
         consumer, ids, scope = named
         args = (consumer, ids and list(ids), scope)
-        dead = [k for k in keys if self.model.is_dead(txn, k)]
+        named_ones = bool(ids) and function == "consumer_redrive"
+        dead = [k for k in keys if self.model.is_dead(txn, k) or (named_ones and self.model.is_paused(txn, k))]
         free = [k for k in dead if not self.model.is_busy(txn, k)]
         late = any(self.model.is_late(txn, k) for k in keys)
         others = any(self.model.is_busy(txn, k) or self.model.is_polled(txn, k) or self.model.has_locked(txn, k, EXCLUSIVE)

@@ -333,6 +333,11 @@ class LeaseModel(Model):
         lease, own = self.view(txn, key), txn.claims.get(key)
         return lease is not None and lease.state == DEAD and not (own and own.phase == "completed")
 
+    def is_paused(self, txn, key):
+        """It waits, and not only until now: an operator who names it ends that."""
+        lease, own = self.view(txn, key), txn.claims.get(key)
+        return lease is not None and lease.state == WAITING and lease.lasts and not (own and own.phase == "completed")
+
     def redriven(self, txn, key):
         self.change(txn, key, self.view(txn, key)._replace(state=WAITING, attempt=0, lasts=False, redriven=True))
 
