@@ -175,6 +175,8 @@ SELECT (idempotency.claim_offset('c', 't', 0, 6)).result;
 SELECT (idempotency.claim_offset('c', 't', 0, 6)).result;
 
 
+-- A number that no row of a relay may have is none of the sequence's
+SELECT t.try($$SELECT setval('idempotency_data.relay_log_id', 1152921504606846976)$$);
 -- The same for events and for relays; the hint done to the letter lets both go on
 INSERT INTO idempotency_data.relay_parked (relay_id, state, attempts, xid, seq, event_id, enqueued_at, aggregate_type, aggregate_id, event_type, payload)
 	VALUES (1999999999, 'dead', 1, '1', 4611686018427387902, gen_random_uuid(), now(), 'a', 'b', 'c', '1');

@@ -422,7 +422,6 @@ redrive_named(Redrive *redrive, const char *id, int idlen)
 {
 	IdemClaimKey key;
 
-	redrive->named = true;
 	make_key(redrive, redrive->scope, id, idlen, &key);
 	idem_call_leave_leases(redrive->call);
 	idem_leased_lock(&key, true);
@@ -463,7 +462,8 @@ idem_redrive(const IdemClaimItem *items, int n, IdemStr consumer,
 			 const text *scope, bool discard)
 {
 	Redrive		redrive = {
-		.call = idem_call_begin(consumer, false), .discard = discard, .scope = scope
+		.call = idem_call_begin(consumer, false), .discard = discard, .scope = scope,
+		.named = n >= 0
 	};
 
 	if (n < 0)

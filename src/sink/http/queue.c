@@ -9,8 +9,8 @@
  * A receiver may hang for some keys.  Their events come again and again, and each would take
  * a place of "concurrency" for the whole timeout, until all others wait.  So a key that got no answer
  * in time is remembered until one of its events is acked, and what is ready of such keys has a
- * queue of its own, which takes half of the places at most (dispatch.c).  HUNG keys are remembered,
- * those that hung last.
+ * queue of its own, which takes half of the places at most (dispatch.c).  HSINK_HUNG keys are
+ * remembered, those that hung last.
  *
  * INVARIANT
  *		With key order at most one event of a key is ready or in flight, unless a
